@@ -1,0 +1,309 @@
+"""Which auxiliary path a layer gets: its weight, its scale, and what it does in a forward."""
+
+import warnings
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from surge.compensation.dual_path import geometry_arguments, inject, leak, tap
+from surge.compensation.options import Kind, PathOptions
+from surge.compensation.scaler import cosine_decay, initial_scale
+from surge.errors import ConfigError, SurgeWarning, UnsupportedLayerError
+from surge.layers.base import Auxiliary, BinaryLayer
+from surge.method import standardize
+
+class Watch:
+    """Counts training forwards since the scale was last renewed; shared by all layers."""
+
+    PATIENCE = 200
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self.forwards = 0
+        self.renewed = False
+
+    def overdue(self) -> bool:
+        """Count one forward; true exactly once, when the scale was never renewed for long."""
+        self.forwards += 1
+        return not self.renewed and self.forwards == self.PATIENCE
+
+
+class Path(Auxiliary):
+    """What is common to all paths: the scale, the dose, the probes, moving between devices."""
+
+    scale: Tensor
+    eta: Tensor
+
+    def __init__(self, layer: BinaryLayer, options: PathOptions) -> None:
+        """Place the state on the layer's device."""
+        super().__init__()
+        self.options = options
+        device = layer.weight.device
+        self.register_buffer("scale", torch.zeros((), device=device))
+        self.register_buffer("eta", torch.full((), float(options.eta), device=device))
+        self.probes = self._fresh_probes(device)
+
+    @staticmethod
+    def _fresh_probes(device: torch.device) -> dict[str, Tensor]:
+        return {
+            name: torch.zeros((), device=device, requires_grad=True)
+            for name in ("main", "auxiliary", "weight", "weight_side")
+        }
+
+    def squares(self, name: str) -> Tensor:
+        """Return the squared norm collected by a probe since the last reset."""
+        grad = self.probes[name].grad
+        return torch.zeros((), device=self.scale.device) if grad is None else grad
+
+    def reset_probes(self) -> None:
+        """Forget what the probes collected."""
+        for probe in self.probes.values():
+            probe.grad = None
+
+    def on_epoch(self, epoch: int, epochs: int) -> None:
+        """Let the dose decay, if it does."""
+        if self.options.decay == "cosine":
+            self.eta.fill_(self.options.eta * cosine_decay(epoch, epochs))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Path":  # noqa: ANN401
+        # The scale stays float32 under .half(), and probes are plain tensors that must move along.
+        kept = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)
+        for name, buffer in kept.items():
+            setattr(self, name, buffer.to(getattr(self, name).device))
+        if self.probes["main"].device != self.scale.device:
+            self.probes = self._fresh_probes(self.scale.device)
+        return self
+
+
+class LeakyTail(Path):
+    """The control without auxiliary weights: some of ``Q_W^T G`` passes where sign is flat.
+
+    dL/dz = (surrogate + rho kappa) Q_W^T G with kappa = E|z| / E[z^2].
+    """
+
+    def __init__(self, layer: BinaryLayer, options: PathOptions) -> None:
+        """Set rho."""
+        super().__init__(layer, options)
+        self.scale.fill_(options.eta)
+
+    def on_epoch(self, epoch: int, epochs: int) -> None:
+        """Let rho decay, if it does."""
+        super().on_epoch(epoch, epochs)
+        self.scale.copy_(self.eta)
+
+    def forward(self, layer: BinaryLayer, x: Tensor) -> Tensor:
+        """Run the main path with a leaking sign."""
+        z = layer.method.prepare_input(x)
+        value = z.detach().float()
+        kappa = value.abs().mean() / value.square().mean().clamp(min=1e-12)
+        return layer.operate(leak(layer.method.binarize(z), z, self.scale * kappa), z)
+
+
+class AuxiliaryPath(Path):
+    """The dual path of SURGE, with an auxiliary weight of some kind."""
+
+    weight: nn.Parameter | None
+    direction: Tensor
+    weight_scale: Tensor
+
+    def __init__(
+        self, layer: BinaryLayer, options: PathOptions, generator: torch.Generator
+    ) -> None:
+        """Draw or copy the auxiliary weight and set the first scale."""
+        super().__init__(layer, options)
+        self.watch = Watch()
+        self.clamp: tuple[nn.Module, ...] = ()
+        self.alignment: Tensor | None = None
+        self._create_weight(layer, generator)
+        shaped = self.effective_weight(layer)
+        first = options.fixed_scale
+        initial = initial_scale(shaped) if first in (None, "initial") else float(cast(float, first))
+        self.scale.fill_(initial)
+        device = layer.weight.device
+        self.register_buffer("direction", torch.ones((), device=device))
+        if options.weight_side:
+            self.register_buffer(
+                "weight_scale", torch.full((), initial_scale(layer.weight), device=device)
+            )
+
+    def _create_weight(self, layer: BinaryLayer, generator: torch.Generator) -> None:
+        """Register this kind's parameters."""
+        source = layer.weight.detach()
+        if self.options.auxiliary == "copied":
+            drawn = source.clone()
+        else:
+            drawn = redraw(source, self._weight_shape(layer), generator)
+        if not drawn.any():
+            raise ConfigError("its weight is all zeros, so the auxiliary gradient would be zero")
+        self.weight = nn.Parameter(drawn)
+
+    def _weight_shape(self, layer: BinaryLayer) -> torch.Size:
+        return layer.weight.shape
+
+    def effective_weight(self, layer: BinaryLayer) -> Tensor:
+        """Return the weight of the auxiliary operator."""
+        assert self.weight is not None
+        return self.weight
+
+    def arguments(self, layer: BinaryLayer) -> tuple[list[int], list[int], list[int], int]:
+        """Return stride, padding, dilation and groups of the auxiliary operator."""
+        return geometry_arguments(layer.geometry)
+
+    def forward(self, layer: BinaryLayer, x: Tensor) -> Tensor:
+        """Run the main path between the tap and the injection."""
+        self._check(layer)
+        outside = self.options.aux_input != "sign_input"
+        entry = tap(x, self.probes["main"]) if outside else x
+        z = layer.method.prepare_input(entry)
+        if outside:
+            route = x if self.options.aux_input == "layer_input" else self._preactivation()
+            tapped, value = z, (entry if route is x else route).detach()
+        else:
+            route, tapped = z, tap(z, self.probes["main"])
+            value = tapped.detach()
+        y = self._main(layer, tapped)
+        weight = self.effective_weight(layer)
+        if self.options.align:
+            missing = layer.multiply(value, weight.to(value.dtype)) - y.detach()
+            self.alignment = missing.float().square().mean()
+        return inject(
+            y,
+            route,
+            value,
+            weight.detach() if self.options.objective == "bias" else weight,
+            self.scale,
+            self.probes["auxiliary"],
+            self._weighting(layer, tapped.detach()),
+            self.options.noise,
+            *self.arguments(layer),
+        )
+
+    def extra_loss(self) -> Tensor | None:
+        """Return the alignment loss of the last forward, which only W_a can lower."""
+        return None if self.alignment is None else self.options.align * self.alignment
+
+    def _main(self, layer: BinaryLayer, z: Tensor) -> Tensor:
+        if not self.options.weight_side:
+            return layer.respond(z)
+        weight = layer.method.binarize_weight(layer.weight)
+        y = layer.multiply(layer.method.binarize(z), tap(weight, self.probes["weight"]))
+        y = inject(
+            y,
+            z.detach(),
+            z.detach(),
+            tap(weight, self.probes["weight_side"]),
+            self.weight_scale,
+            self.probes["auxiliary"],
+            None,
+            False,
+            *geometry_arguments(layer.geometry),
+        )
+        return layer.method.scale_output(y, z)
+
+    def _weighting(self, layer: BinaryLayer, z: Tensor) -> Tensor | None:
+        options = self.options
+        if options.scope == "all" and options.dose == "uniform":
+            return None
+        clipped = layer.method.surrogate_is_zero(z)
+        kept = clipped if options.scope == "clipped" else ~clipped
+        weighting = kept if options.scope != "all" else torch.ones_like(clipped)
+        if options.dose == "uniform":
+            return weighting
+        channels = 1 if layer.geometry.kind == "conv" else clipped.dim() - 1
+        others = [d for d in range(clipped.dim()) if d != channels]
+        return weighting * clipped.float().mean(dim=others, keepdim=True)
+
+    def _preactivation(self) -> Tensor:
+        return cast(Tensor, self.clamp[0].preactivation)
+
+    def _check(self, layer: BinaryLayer) -> None:
+        if getattr(layer, "_is_replica", False):
+            raise UnsupportedLayerError(
+                "A compensated model runs under nn.DataParallel, whose replicas lose the scale; "
+                "use DistributedDataParallel."
+            )
+        if not torch.compiler.is_compiling() and self.watch.overdue():
+            _warn_never_renewed(self.watch.forwards)
+
+
+def _warn_never_renewed(forwards: int) -> None:
+    warnings.warn(
+        f"{forwards} training forwards went by and SURGE's scale was never updated: call "
+        "compensation.follow(optimizer) once, or compensation.step() after each optimizer step.",
+        SurgeWarning,
+        stacklevel=2,
+    )
+
+
+class TiedPath(AuxiliaryPath):
+    """Auxiliary weight = output scale * standardised latent weight, renewed at every use."""
+
+    def _create_weight(self, layer: BinaryLayer, generator: torch.Generator) -> None:
+        self.weight = None
+
+    def effective_weight(self, layer: BinaryLayer) -> Tensor:
+        """Return the real-valued weight that the binary one stands for."""
+        with torch.no_grad():
+            _, scale = layer.method.packed_weight(layer.weight)
+            scale = layer.geometry.along_weight(scale.expand(layer.weight.shape[0]))
+            return scale * standardize(layer.weight, eps=1e-12)
+
+
+class PointwisePath(AuxiliaryPath):
+    """SURGE*: a 1x1 auxiliary convolution, same stride, no padding."""
+
+    def _weight_shape(self, layer: BinaryLayer) -> torch.Size:
+        geometry = layer.geometry
+        reach = zip(geometry.padding, geometry.dilation, geometry.kernel_size, strict=True)
+        if any(2 * p != d * (k - 1) for p, d, k in reach):
+            raise ConfigError(
+                f"padding {geometry.padding} does not centre its kernel {geometry.kernel_size}, "
+                "so a 1x1 auxiliary would have another output size"
+            )
+        return torch.Size((*layer.weight.shape[:2], *(1 for _ in geometry.kernel_size)))
+
+    def arguments(self, layer: BinaryLayer) -> tuple[list[int], list[int], list[int], int]:
+        """Return the geometry of the 1x1 operator."""
+        stride, padding, dilation, groups = super().arguments(layer)
+        return stride, [0] * len(padding), [1] * len(dilation), groups
+
+
+class LowRankPath(AuxiliaryPath):
+    """Auxiliary weight = left @ right, of a small rank."""
+
+    def _create_weight(self, layer: BinaryLayer, generator: torch.Generator) -> None:
+        source = layer.weight.detach()
+        out, inner = source.shape[0], source[0].numel()
+        rank = min(self.options.rank, out, inner)
+        self.weight = None
+        self.left = nn.Parameter(redraw(source, torch.Size((out, rank)), generator))
+        self.right = nn.Parameter(redraw(source, torch.Size((rank, inner)), generator))
+
+    def effective_weight(self, layer: BinaryLayer) -> Tensor:
+        """Return the product, in the layer's shape."""
+        return (self.left @ self.right).view_as(layer.weight)
+
+
+def redraw(source: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
+    """Draw a tensor from the empirical distribution of ``source``, independent of its order.
+
+    The same shape gives a random permutation, so any initialiser is matched exactly.
+    """
+    values = source.flatten().cpu()
+    wanted = shape.numel()
+    if wanted == values.numel():
+        chosen = torch.randperm(wanted, generator=generator)
+    else:
+        chosen = torch.randint(values.numel(), (wanted,), generator=generator)
+    return values[chosen].view(shape).to(source.device)
+
+
+PATHS: dict[Kind, type[AuxiliaryPath]] = {
+    "independent": AuxiliaryPath,
+    "copied": AuxiliaryPath,
+    "tied": TiedPath,
+    "pointwise": PointwisePath,
+    "low_rank": LowRankPath,
+}

@@ -1,0 +1,82 @@
+"""One forward without side effects, to learn what feeds every binary layer."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from surge.layers.base import BinaryLayer
+
+
+class RecordingHardtanh(nn.Hardtanh):
+    """A Hardtanh that keeps its last input, for paths that inject above it."""
+
+    preactivation: Tensor | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Clamp, and remember what was clamped."""
+        self.preactivation = x
+        return super().forward(x)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the dry run saw at one layer's input."""
+
+    needs_gradient: bool
+    clamp: nn.Hardtanh | None = None
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in eval mode, and every module back into its own mode afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def call(model: nn.Module, example: Any) -> Any:  # noqa: ANN401
+    """Call a model on an example: a tensor, a tuple of arguments, or keyword arguments."""
+    if isinstance(example, Mapping):
+        return model(**example)
+    return model(*example) if isinstance(example, tuple | list) else model(example)
+
+
+def dry_run(model: nn.Module, layers: dict[str, BinaryLayer], example: Any) -> dict[str, Seen]:  # noqa: ANN401
+    """Run once in eval mode and report, for every layer, what its input was.
+
+    A layer that did not run is reported as not needing a gradient.
+    """
+    produced: dict[int, tuple[nn.Hardtanh, Tensor]] = {}
+    seen = {name: Seen(needs_gradient=False) for name in layers}
+    handles = []
+
+    def note_clamp(module: nn.Module, _args: Any, output: Tensor) -> None:  # noqa: ANN401
+        assert isinstance(module, nn.Hardtanh)
+        produced[id(output)] = (module, output)
+
+    for name, layer in layers.items():
+
+        def note_layer(_module: nn.Module, args: tuple[Tensor, ...], name: str = name) -> None:
+            clamp = produced.get(id(args[0]), (None, None))[0]
+            seen[name] = Seen(bool(args[0].requires_grad), clamp)
+
+        handles.append(layer.register_forward_pre_hook(note_layer))
+    for module in model.modules():
+        # ReLU6 is a subclass of Hardtanh, and an in-place clamp overwrites what is needed.
+        if type(module) is nn.Hardtanh and not module.inplace:
+            handles.append(module.register_forward_hook(note_clamp))
+    try:
+        with evaluating(model), torch.enable_grad():
+            call(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen

@@ -1,0 +1,162 @@
+"""SURGE's gradient: two operators that change nothing forward and repair the backward.
+
+With G the gradient at a layer's output, z the tensor that enters sign, W_a the auxiliary
+weight and s the scale (the paper's lambda)::
+
+    dL/dz   = g_b + s * g_a        g_a = W_a^T G   (without the scale)
+    dL/dW_a = s * (z * G)          dL/dW_b as without SURGE
+
+The paper computes ``f_b - stop(s f_a) + s f_a``. Its value is f_b only up to rounding, and it
+costs an auxiliary forward whose contribution is zero; here that forward does not exist.
+
+Squared norms leave the backward *as gradients of probes*, scalar tensors that take no other
+part: they add up over micro-batches, follow recomputation, and need no host synchronisation.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surge.functional import operator
+from surge.method import Geometry
+
+
+def _refuse_double_backward() -> None:
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            "A compensated layer was differentiated twice (create_graph=True); SURGE's backward "
+            "is not a gradient of any function, so second derivatives are refused. Call strip_ "
+            "first."
+        )
+
+
+def squared_norm(x: Tensor) -> Tensor:
+    """Return the sum of squares of all elements, accumulated in float32."""
+    return torch.linalg.vector_norm(x, dtype=torch.float32).square()
+
+
+def _tap_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+    _refuse_double_backward()
+    return grad, squared_norm(grad)
+
+
+@operator("tap", backward=_tap_backward)
+def tap(x: Tensor, probe: Tensor) -> Tensor:
+    """Return ``x``; its gradient passes, and the squared norm goes to ``probe``."""
+    return x.clone()
+
+
+def _leak_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+    ctx.save_for_backward(inputs[2])
+
+
+def _leak_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
+    (factor,) = ctx.saved_tensors
+    return grad, (factor * grad).to(grad.dtype), None
+
+
+@operator("leak", backward=_leak_backward, setup=_leak_setup)
+def leak(binary: Tensor, z: Tensor, factor: Tensor) -> Tensor:
+    """Return ``binary``; a ``factor`` of its gradient also reaches ``z``."""
+    return binary.clone()
+
+
+def transposed(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    convolution: Sequence[Sequence[int]],
+    groups: int,
+    needs: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return (W^T G, x * G) of a convolution, or of a linear map if ``convolution`` is empty.
+
+    Both are computed in the gradient's dtype, as the main path does under autocast.
+    """
+    x, weight = x.to(grad.dtype), weight.to(grad.dtype)
+    if not convolution:
+        to_input = grad @ weight if needs[0] else None
+        to_weight = grad.flatten(0, -2).T @ x.flatten(0, -2) if needs[1] else None
+        return to_input, to_weight
+    stride, padding, dilation = convolution
+    batched = grad.dim() == len(stride) + 2
+    to_input, to_weight, _ = torch.ops.aten.convolution_backward(
+        grad if batched else grad.unsqueeze(0),
+        x if batched else x.unsqueeze(0),
+        weight,
+        None,
+        stride,
+        padding,
+        dilation,
+        False,
+        [0] * len(stride),
+        groups,
+        [*needs, False],
+    )
+    if to_input is not None and not batched:
+        to_input = to_input.squeeze(0)
+    return to_input, to_weight
+
+
+def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+    _, z, saved, weight, scale, _, weighting, noise, stride, padding, dilation, groups = inputs
+    ctx.save_for_backward(saved, weight, scale, weighting)
+    ctx.noise = noise
+    ctx.input_dtype = z.dtype
+    ctx.convolution = (stride, padding, dilation) if stride else ()
+    ctx.groups = groups
+
+
+def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    _refuse_double_backward()
+    saved, weight, scale, weighting = ctx.saved_tensors
+    needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
+    g_a, to_weight = transposed(grad, saved, weight, ctx.convolution, ctx.groups, needs)
+    to_input, norm = None, None
+    if g_a is not None:
+        if weighting is not None:
+            g_a = g_a * weighting.to(g_a.dtype)
+        if ctx.noise:
+            drawn = torch.randn_like(g_a)
+            g_a = drawn * (squared_norm(g_a) / squared_norm(drawn)).sqrt().to(g_a.dtype)
+        norm = squared_norm(g_a)
+        to_input = (scale * g_a).to(ctx.input_dtype)
+    if to_weight is not None:
+        to_weight = (scale * to_weight).to(weight.dtype)
+    return grad, to_input, None, to_weight, None, norm, *(None,) * 6
+
+
+@operator("inject", backward=_inject_backward, setup=_inject_setup)
+def inject(
+    output: Tensor,
+    z: Tensor,
+    saved: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    probe: Tensor,
+    weighting: Tensor | None,
+    noise: bool,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """Return ``output``; backward adds the auxiliary gradients to ``z`` and ``weight``.
+
+    ``saved`` has the value of ``z`` (pass the tapped tensor: the main path saves it anyway).
+    ``weighting`` multiplies g_a (the scope mask, or a dose per channel). With ``noise`` g_a is
+    replaced by Gaussian noise of the same norm.
+    """
+    return output.clone()
+
+
+def geometry_arguments(geometry: Geometry) -> tuple[list[int], list[int], list[int], int]:
+    """Return the last four arguments of :func:`inject` for a layer."""
+    return (
+        list(geometry.stride),
+        list(geometry.padding),
+        list(geometry.dilation),
+        geometry.groups,
+    )

@@ -1,0 +1,92 @@
+"""The settings of the auxiliary path, and what may be combined with what."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from surge.errors import ConfigError, did_you_mean
+
+Kind = Literal["independent", "copied", "tied", "pointwise", "low_rank", "leaky_tail"]
+Scope = Literal["all", "clipped", "unclipped"]
+Entry = Literal["sign_input", "layer_input", "above_clamp"]
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """How the auxiliary path of every layer is made; the fields of ``compensate_``."""
+
+    eta: float = 0.01
+    """Share of the main gradient's norm that is injected (the leaky tail's rho)."""
+    auxiliary: Kind = "independent"
+    """Where the auxiliary weight comes from."""
+    scope: Scope = "all"
+    """Inject everywhere, or only where the surrogate is (clipped) or is not (unclipped) zero."""
+    aux_input: Entry = "sign_input"
+    """The tensor that the auxiliary path sees and repairs."""
+    fixed_scale: float | Literal["initial"] | None = None
+    """Keep the scale at a number, or at its initial value, instead of adapting it."""
+    reading: Literal["unscaled", "scaled"] = "unscaled"
+    """Norm in the denominator of the scale: of g_a, or of scale * g_a (its fixed point)."""
+    decay: Literal["none", "cosine"] = "none"
+    """Let the dose fall to zero over training."""
+    dose: Literal["uniform", "clipped_share"] = "uniform"
+    """Spread g_a evenly, or over channels in proportion to their clipped share."""
+    weight_side: float = 0.0
+    """Share of the weight gradient's norm added to it as z * G (mu in the notes)."""
+    align: float = 0.0
+    """Weight of the loss that pulls the auxiliary output towards the binary output."""
+    noise: bool = False
+    """Replace g_a by noise of the same norm: the control experiment."""
+    rank: int = 4
+    """Rank of the low-rank auxiliary weight."""
+    objective: Literal["follow", "bias"] = "follow"
+    """Train W_a by its own gradient, or to predict the missing gradient (``calibrate``)."""
+    seed: int = 0
+    """Seed of the generator from which auxiliary weights are drawn."""
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        _check_positive("eta", self.eta)
+        for field, options in (
+            ("auxiliary", get_args(Kind)),
+            ("scope", get_args(Scope)),
+            ("aux_input", get_args(Entry)),
+            ("reading", ("unscaled", "scaled")),
+            ("decay", ("none", "cosine")),
+            ("dose", ("uniform", "clipped_share")),
+            ("objective", ("follow", "bias")),
+        ):
+            value = getattr(self, field)
+            if value not in options:
+                raise ConfigError(
+                    f"{field}={value!r} is not known.{did_you_mean(str(value), options)} "
+                    f"Accepted: {', '.join(options)}."
+                )
+        if self.fixed_scale is not None and self.fixed_scale != "initial":
+            _check_positive("fixed_scale", self.fixed_scale)
+        for field in ("weight_side", "align"):
+            if getattr(self, field) != 0:
+                _check_positive(field, getattr(self, field))
+        if self.rank < 1:
+            raise ConfigError(f"rank={self.rank} must be at least 1.")
+        _check_together(self)
+
+
+def _check_positive(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ConfigError(f"{name}={value!r} must be a positive, finite number.")
+
+
+def _check_together(options: PathOptions) -> None:
+    weightless = options.auxiliary in ("tied", "leaky_tail")
+    if weightless and (options.align or options.objective == "bias"):
+        raise ConfigError(
+            f'auxiliary="{options.auxiliary}" has no weight of its own, so align= and '
+            'objective="bias" do not apply to it.'
+        )
+    changed = [
+        name
+        for name in ("scope", "aux_input", "dose", "weight_side", "noise", "fixed_scale")
+        if getattr(options, name) != getattr(PathOptions, name)
+    ]
+    if options.auxiliary == "leaky_tail" and changed:
+        raise ConfigError(f'auxiliary="leaky_tail" does not combine with {", ".join(changed)}.')

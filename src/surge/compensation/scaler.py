@@ -1,0 +1,52 @@
+"""The adaptive gradient scaler (AGS): one number per layer, renewed once per optimizer step."""
+
+import math
+
+import torch
+from torch import Tensor
+
+EPSILON = 1e-8
+LARGEST = 1e4
+
+
+def initial_scale(weight: Tensor) -> float:
+    """Return ``1 / sqrt(number of auxiliary weights)``."""
+    return 1 / math.sqrt(max(weight.numel(), 1))
+
+
+def updated_scale(
+    scale: Tensor,
+    main_square: Tensor,
+    auxiliary_square: Tensor,
+    eta: Tensor | float,
+    *,
+    reading: str = "unscaled",
+) -> Tensor:
+    """Return ``eta * |g_b| / (|g_a| + 1e-8)`` for each layer, from the squared norms.
+
+    A layer keeps its scale where that is not finite or g_a is zero, so that an overflowed step
+    or an idle layer cannot poison it. With ``reading="scaled"`` the norm in the denominator is
+    that of ``scale * g_a``; iterating that literally oscillates with period two, so its fixed
+    point ``sqrt(eta * |g_b| / |g_a|)`` is taken directly.
+
+    >>> updated_scale(torch.tensor([0.5]), torch.tensor([4.0]), torch.tensor([1.0]), 0.01)
+    tensor([0.0200])
+    """
+    ratio = eta * main_square.sqrt() / (auxiliary_square.sqrt() + EPSILON)
+    if reading == "scaled":
+        ratio = ratio.sqrt()
+    usable = torch.isfinite(ratio) & torch.isfinite(auxiliary_square) & (auxiliary_square > 0)
+    return torch.where(usable, ratio.clamp(max=LARGEST), scale)
+
+
+def summed_over_ranks(sums: Tensor) -> Tensor:
+    """Add the squared norms of all layers over all ranks, in one small all-reduce."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.all_reduce(sums)
+    return sums
+
+
+def cosine_decay(epoch: int, epochs: int) -> float:
+    """Return the factor that falls from 1 to 0 along half a cosine."""
+    return 0.5 * (1 + math.cos(math.pi * min(epoch / epochs, 1.0)))

@@ -1,0 +1,183 @@
+r"""Sign, its surrogate gradients, and DoReFa's quantiser: pure functions.
+
+Every function here is exact in the forward direction (values are +1 and -1, ``sign(0) =
+sign(-0.0) = +1``, ``sign(+-inf) = +-1``, NaN stays NaN) and has a chosen backward rule.
+
+========================  =========================================  ========================
+function                  factor that multiplies the gradient        from
+========================  =========================================  ========================
+``sign_identity``         1                                          straight-through (2013)
+``sign_clipped``          1 where abs(x) <= 1, else 0                BNN (2016)
+``sign_bireal``           max(0, 2 - 2 abs(x))                       Bi-Real Net (2018)
+``sign_ede``              k t (1 - tanh(t x)^2)                      IR-Net (2020)
+``sign_swish``            b (2 - b x tanh(b x/2)) / (1 + cosh(b x))  BNN+ (2018)
+``scaled_sign_identity``  1, whatever the scale                      DoReFa-Net (2016)
+``scaled_sign_clipped``   1 where abs(x) <= 1, whatever the scale    Bi-Real Net's weights
+========================  =========================================  ========================
+
+The rules are *operators* (see :func:`operator`), because ``torch.compile`` can silently drop
+the backward of a ``torch.autograd.Function`` whose forward is piecewise constant.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from surge.errors import ConfigError
+
+Backward = Callable[..., Any]
+
+
+def operator(
+    name: str, *, backward: Backward, setup: Backward | None = None
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Turn a traceable function into the operator ``surge::<name>`` with its own backward.
+
+    ``torch.library.triton_op`` is used for what it promises, not for Triton: the body stays
+    visible to the compiler, so the forward fuses with its neighbours instead of being a wall.
+    """
+
+    def register(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        op: Any = torch.library.triton_op(f"surge::{name}", forward, mutates_args=())
+        op.register_autograd(backward, setup_context=setup)
+        return cast(Callable[..., Tensor], op)
+
+    return register
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def sign(x: Tensor) -> Tensor:
+    """Return +1 where ``x >= 0``, -1 where ``x < 0``, NaN where NaN; no gradient.
+
+    >>> sign(torch.tensor([-2.0, -0.0, 0.0, float("inf")])).tolist()
+    [-1.0, 1.0, 1.0, 1.0]
+    """
+    x = x.detach()
+    return torch.where(x >= 0, 1.0, torch.where(x < 0, -1.0, x)).to(x.dtype)
+
+
+def _identity_backward(ctx: Any, grad: Tensor) -> Tensor:
+    return grad
+
+
+def _clipped_backward(ctx: Any, grad: Tensor) -> Tensor:
+    x: Tensor = ctx.saved_tensors[0]
+    return grad * (x.abs() <= 1)
+
+
+def _bireal_backward(ctx: Any, grad: Tensor) -> Tensor:
+    x: Tensor = ctx.saved_tensors[0]
+    return grad * (2 - 2 * x.abs()).clamp(min=0)
+
+
+def _ede_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    x, k, t = ctx.saved_tensors
+    slope = k * t * (1 - torch.tanh(t * x).square())
+    return (grad * slope).to(x.dtype), None, None
+
+
+def _swish_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    x, beta = ctx.saved_tensors
+    u = beta * x
+    # 1 / (1 + cosh u) written with the logistic function, which cannot overflow.
+    bell = 2 * torch.sigmoid(u) * torch.sigmoid(-u)
+    inside = torch.where(u.isinf(), 0.0, 2 - u * torch.tanh(u / 2))
+    return (grad * beta * inside * bell).to(x.dtype), None
+
+
+@operator("sign_identity", backward=_identity_backward)
+def sign_identity(x: Tensor) -> Tensor:
+    """Sign whose gradient passes unchanged."""
+    return sign(x)
+
+
+@operator("sign_clipped", backward=_clipped_backward, setup=_save_inputs)
+def sign_clipped(x: Tensor) -> Tensor:
+    """Sign whose gradient passes where ``abs(x) <= 1``."""
+    return sign(x)
+
+
+@operator("sign_bireal", backward=_bireal_backward, setup=_save_inputs)
+def sign_bireal(x: Tensor) -> Tensor:
+    """Sign with the triangular gradient of Bi-Real Net, zero where ``abs(x) >= 1``."""
+    return sign(x)
+
+
+@operator("sign_ede", backward=_ede_backward, setup=_save_inputs)
+def sign_ede(x: Tensor, k: Tensor, t: Tensor) -> Tensor:
+    """Sign with IR-Net's error-decay gradient; ``k`` and ``t`` are scalar tensors."""
+    return sign(x)
+
+
+@operator("sign_swish", backward=_swish_backward, setup=_save_inputs)
+def sign_swish(x: Tensor, beta: Tensor) -> Tensor:
+    """Sign with the derivative of BNN+'s SignSwish; ``beta`` is a scalar tensor (5 in the paper).
+
+    SS(x) = 2 sigmoid(b x) (1 + b x (1 - sigmoid(b x))) - 1; its slope changes sign at
+    ``abs(b x) = 2.4``, so unlike the other rules it can push a far value back towards zero.
+    """
+    return sign(x)
+
+
+def _save_first(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(inputs[0])
+
+
+def _scaled_identity_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return grad, None
+
+
+def _scaled_clipped_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return _clipped_backward(ctx, grad), None
+
+
+@operator("scaled_sign_identity", backward=_scaled_identity_backward)
+def scaled_sign_identity(x: Tensor, scale: Tensor) -> Tensor:
+    """Return ``scale * sign(x)``; the gradient reaches ``x`` unchanged, so without the scale."""
+    return scale * sign(x)
+
+
+@operator("scaled_sign_clipped", backward=_scaled_clipped_backward, setup=_save_first)
+def scaled_sign_clipped(x: Tensor, scale: Tensor) -> Tensor:
+    """Return ``scale * sign(x)``; the gradient passes where ``abs(x) <= 1``, without the scale."""
+    return scale * sign(x)
+
+
+def _round_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    return grad, None
+
+
+@operator("round_levels", backward=_round_backward)
+def round_levels(x: Tensor, levels: int) -> Tensor:
+    """Round to multiples of ``1 / levels``; the gradient passes unchanged."""
+    # In half precision x * levels could overflow, or be rounded twice.
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return (torch.round(wide * levels) / levels).to(x.dtype)
+
+
+def check_bits(bits: int) -> int:
+    """Return ``bits`` if a quantiser can have that many, else raise."""
+    if not isinstance(bits, int) or not 1 <= bits <= 16:
+        raise ConfigError(f"bits={bits!r} is not a whole number from 1 to 16.")
+    return bits
+
+
+def quantize(x: Tensor, bits: int) -> Tensor:
+    """DoReFa's quantiser of values in [0, 1] to ``2**bits - 1`` equal steps.
+
+    q(x) = round((2^b - 1) x) / (2^b - 1); the gradient passes unchanged.
+
+    >>> quantize(torch.tensor([0.2, 0.4, 0.9]), 2).tolist()
+    [0.3333333432674408, 0.3333333432674408, 1.0]
+    """
+    return round_levels(x, 2 ** check_bits(bits) - 1)
+
+
+def quantize_unit(x: Tensor, bits: int) -> Tensor:
+    """DoReFa's activation quantiser: clip to [0, 1], then :func:`quantize`."""
+    return quantize(x.clamp(0, 1), bits)

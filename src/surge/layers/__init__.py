@@ -1,0 +1,16 @@
+"""Torch layers that hold a binarisation method."""
+
+from surge.layers.activations import RPReLU, RSign
+from surge.layers.base import BinaryLayer
+from surge.layers.conv import BinaryConv1d, BinaryConv2d
+from surge.layers.linear import BinaryEmbedding, BinaryLinear
+
+__all__ = [
+    "BinaryConv1d",
+    "BinaryConv2d",
+    "BinaryEmbedding",
+    "BinaryLayer",
+    "BinaryLinear",
+    "RPReLU",
+    "RSign",
+]

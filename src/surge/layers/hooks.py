@@ -1,0 +1,46 @@
+"""What a training loop owes to the methods inside a model: three calls."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from surge.layers.base import BinaryLayer
+
+
+def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
+    """Yield every binary layer of a model with its name, shared ones once."""
+    for name, module in model.named_modules():
+        if isinstance(module, BinaryLayer):
+            yield name, module
+
+
+def on_epoch(model: nn.Module, epoch: int, epochs: int) -> None:
+    """Set all schedules (ReCU's tau, IR-Net's k and t, a decaying dose) for this epoch."""
+    for _, layer in binary_layers(model):
+        layer.method.on_epoch(epoch, epochs)
+        if layer.auxiliary is not None:
+            layer.auxiliary.on_epoch(epoch, epochs)
+
+
+def on_step(model: nn.Module) -> None:
+    """Let methods act on their latent weights after an optimizer step (BNN clamps them)."""
+    for _, layer in binary_layers(model):
+        layer.method.on_step(layer.weight)
+
+
+def extra_loss(model: nn.Module) -> Tensor | None:
+    """Return the sum of the methods' own losses plus the mean alignment loss, or None."""
+    total: Tensor | None = None
+    aligned: list[Tensor] = []
+    for _, layer in binary_layers(model):
+        term = layer.method.extra_loss()
+        if term is not None:
+            total = term if total is None else total + term
+        extra = None if layer.auxiliary is None else layer.auxiliary.extra_loss()
+        if extra is not None:
+            aligned.append(extra)
+    if aligned:
+        mean = torch.stack(aligned).mean()
+        total = mean if total is None else total + mean
+    return total

@@ -1,0 +1,82 @@
+"""Binary linear layer and binary embedding."""
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from surge.errors import UnsupportedLayerError
+from surge.layers.base import BinaryLayer
+from surge.method import Geometry
+
+
+class BinaryLinear(BinaryLayer, nn.Linear):  # type: ignore[misc]
+    """A linear layer with binary weights and inputs; takes ``nn.Linear``'s arguments."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        method: str = "bnn",
+        method_options: dict[str, Any] | None = None,
+        **linear_options: Any,  # noqa: ANN401
+    ) -> None:
+        """Build the layer, then give it its method."""
+        nn.Linear.__init__(self, in_features, out_features, **linear_options)
+        self.bind(method, method_options or {})
+
+    @property
+    def geometry(self) -> Geometry:
+        """The shape facts a method needs."""
+        return Geometry("linear", self.out_features, self.in_features)
+
+    def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Multiply without bias."""
+        return F.linear(x, weight)
+
+
+class BinaryEmbedding(BinaryLayer, nn.Embedding):  # type: ignore[misc]
+    """An embedding with binary rows; there is no input to binarise and none to compensate."""
+
+    bias = None
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        method: str = "bnn",
+        method_options: dict[str, Any] | None = None,
+        **embedding_options: Any,  # noqa: ANN401
+    ) -> None:
+        """Build the table, then give it its method."""
+        nn.Embedding.__init__(self, num_embeddings, embedding_dim, **embedding_options)
+        check_embedding(self)
+        self.bind(method, method_options or {})
+
+    @property
+    def geometry(self) -> Geometry:
+        """The shape facts a method needs."""
+        return Geometry("embedding", self.num_embeddings, self.embedding_dim)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """Look up binarised rows; a per-row output scale is applied to the row."""
+        weight = self.method.binarize_weight(self.weight)
+        scale = self.method.output_scale()
+        if scale is not None:
+            weight = weight * scale.unsqueeze(1)
+        return F.embedding(
+            indices,
+            weight,
+            padding_idx=self.padding_idx,
+            scale_grad_by_freq=self.scale_grad_by_freq,
+        )
+
+
+def check_embedding(layer: nn.Module) -> None:
+    """Raise if an embedding has an option that its binary form does not support."""
+    if getattr(layer, "sparse", False):
+        raise UnsupportedLayerError("sparse=True is not supported: latent rows need all gradients.")
+    if getattr(layer, "max_norm", None) is not None:
+        raise UnsupportedLayerError("max_norm is not supported: binary rows have a fixed norm.")

@@ -1,0 +1,1 @@
+"""One file per paper; every module here is imported when methods are looked up."""

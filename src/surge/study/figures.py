@@ -1,0 +1,286 @@
+"""The house look of every figure, and the one way to save one.
+
+A figure function takes results and returns a matplotlib ``Figure``; ``save`` writes it as PNG with
+the numbers it was drawn from as CSV beside it. No pyplot: nothing global is left behind and no
+display is needed. matplotlib is imported inside the functions, it is an extra.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surge.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "COLOURS",
+    "ArmStyle",
+    "Mark",
+    "Row",
+    "arm_style",
+    "draw_series",
+    "frame",
+    "look",
+    "new_figure",
+    "panel_title",
+    "save",
+    "write_csv",
+    "write_json",
+]
+
+Row = Mapping[str, object]
+"""One line of a table: column name -> value."""
+
+COLOURS: Mapping[str, str] = {
+    "ink": "#222222",
+    "grey": "#7f7f7f",
+    "pale": "#d9d9d9",
+    "blue": "#0072b2",
+    "sky": "#56b4e9",
+    "vermilion": "#d55e00",
+    "orange": "#e69f00",
+    "green": "#00795a",
+    "mint": "#4cc4a0",
+    "purple": "#a4508b",
+}
+"""Colours that stay apart for colour-blind readers (after Okabe and Ito) and in grey print."""
+
+
+@dataclass(frozen=True)
+class ArmStyle:
+    """How one arm of a comparison is drawn, the same in every figure."""
+
+    colour: str
+    """Line and marker colour."""
+    dashes: str
+    """matplotlib line style: arms without SURGE are dashed, so grey print still tells them."""
+    width: float = 1.6
+    """Line width in points."""
+
+    def line(self) -> dict[str, Any]:
+        """Return the keyword arguments for ``Axes.plot``."""
+        return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width}
+
+
+_ARMS: Mapping[str, ArmStyle] = {
+    "fp": ArmStyle(COLOURS["grey"], "-", 1.3),
+    "float": ArmStyle(COLOURS["grey"], "-", 1.3),
+    "ste": ArmStyle(COLOURS["sky"], "--"),
+    "ste+surge": ArmStyle(COLOURS["blue"], "-", 1.9),
+    "ste+noise": ArmStyle(COLOURS["purple"], ":", 1.9),
+    "bi-real": ArmStyle(COLOURS["orange"], "--"),
+    "bi-real+surge": ArmStyle(COLOURS["vermilion"], "-", 1.9),
+    "recu": ArmStyle(COLOURS["mint"], "--"),
+    "recu+surge": ArmStyle(COLOURS["green"], "-", 1.9),
+}
+
+
+def arm_style(name: str) -> ArmStyle:
+    """Return the style of an arm; unknown arms are ink, dashed unless they use SURGE.
+
+    >>> arm_style("STE + SURGE") == arm_style("ste+surge")
+    True
+    """
+    key = name.lower().replace(" ", "")
+    unknown = ArmStyle(COLOURS["ink"], "-" if "surge" in key else "--")
+    return _ARMS.get(key, unknown)
+
+
+_LOOK: Mapping[str, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "text.color": COLOURS["ink"],
+    "axes.titlesize": 10.0,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9.0,
+    "axes.labelcolor": COLOURS["ink"],
+    "axes.edgecolor": COLOURS["grey"],
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#ececec",
+    "grid.linewidth": 0.7,
+    "xtick.color": COLOURS["grey"],
+    "ytick.color": COLOURS["grey"],
+    "xtick.labelcolor": COLOURS["ink"],
+    "ytick.labelcolor": COLOURS["ink"],
+    "xtick.labelsize": 8.0,
+    "ytick.labelsize": 8.0,
+    "figure.labelsize": 9.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "lines.solid_capstyle": "round",
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Draw everything inside the block in the house look; matplotlib's settings come back after.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingDependencyError(
+            "figures need matplotlib: pip install surge-bnn[demo]"
+        ) from error
+    with matplotlib.rc_context(dict(_LOOK)):
+        yield
+
+
+def new_figure(
+    rows: int = 1, columns: int = 1, *, panel: tuple[float, float] = (3.6, 2.7)
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure and its panels in reading order; call it inside ``look()``."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    width, height = panel
+    figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in panels:
+        axes.locator_params(nbins=6)
+    return figure, panels
+
+
+def panel_title(axes: Axes, title: str, subtitle: str = "") -> None:
+    """Write a bold title above a panel and, if given, a quiet line of facts under it."""
+    axes.set_title(title, pad=8.0 + 11.0 * len(subtitle.splitlines()))
+    if subtitle:
+        axes.annotate(
+            subtitle,
+            xy=(0.0, 1.0),
+            xytext=(0.0, 5.0),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            va="bottom",
+            fontsize=7.8,
+            color="#555555",
+            linespacing=1.25,
+        )
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How one series of a panel is drawn."""
+
+    colour: str
+    """Line and marker colour."""
+    kind: str
+    """``line``, ``upright`` (a vertical line at x), ``dot``, ``hollow`` or ``triangle``."""
+    dashes: str = "-"
+    """matplotlib line style of lines."""
+    width: float = 1.3
+    """Line width in points."""
+    size: float = 5.0
+    """Marker size in points."""
+
+
+_SHAPES = {"dot": "o", "hollow": "o", "triangle": "^"}
+
+
+def draw_series(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], marks: Mapping[str, Mark], *, x: str, y: str
+) -> None:
+    """Draw rows by their ``series``, in the order of ``marks``.
+
+    The columns ``<x>_bar`` and ``<y>_bar``, where a row has them, become error bars.
+    """
+    for series, mark in marks.items():
+        chosen = [row for row in rows if row["series"] == series]
+        across, up = [row[x] for row in chosen], [row[y] for row in chosen]
+        line: dict[str, Any] = {"color": mark.colour, "linewidth": mark.width, "label": series}
+        if mark.kind == "upright":
+            for position in across:
+                axes.axvline(position, linestyle=mark.dashes, zorder=1.5, **line)
+        elif mark.kind == "line":
+            axes.plot(across, up, linestyle=mark.dashes, **line)
+        else:
+            axes.errorbar(
+                across,
+                up,
+                xerr=[row.get(f"{x}_bar", 0.0) for row in chosen],
+                yerr=[row.get(f"{y}_bar", 0.0) for row in chosen],
+                fmt=_SHAPES[mark.kind],
+                markersize=mark.size,
+                markerfacecolor="white" if mark.kind == "hollow" else mark.colour,
+                capsize=2.5 if mark.kind == "dot" else 0.0,
+                zorder=3,
+                **line,
+            )
+
+
+def frame(figure: Figure, panels: Sequence[Axes], *, x: str, y: str) -> None:
+    """Label the axes once for all panels and put one legend, from the first panel, below them."""
+    if len(panels) == 1:
+        panels[0].set(xlabel=x, ylabel=y)
+    else:
+        figure.supxlabel(x)
+        figure.supylabel(y)
+    handles, labels = panels[0].get_legend_handles_labels()
+    columns = min(len(labels), 2 if figure.get_figwidth() < 8 else 6)
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def save(figure: Figure, rows: Sequence[Row], path: Path | str, *, dpi: int = 160) -> list[Path]:
+    """Write the figure as PNG and the rows it was drawn from as CSV beside it.
+
+    Both appear complete or not at all; missing folders are made. Returns the two paths.
+    """
+    picture = Path(path).with_suffix(".png")
+    buffer = io.BytesIO()
+    with look():
+        figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    table = write_csv(rows, picture.with_suffix(".csv"))
+    _replace(picture, buffer.getvalue())
+    return [picture, table]
+
+
+def write_csv(rows: Sequence[Row], path: Path | str) -> Path:
+    """Write rows as CSV, atomically; the columns are the union of all keys in order met."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return _replace(Path(path), text.getvalue().encode())
+
+
+def write_json(value: object, path: Path | str) -> Path:
+    """Write a value as indented JSON, atomically."""
+    return _replace(Path(path), (json.dumps(value, indent=2) + "\n").encode())
+
+
+def _replace(path: Path, content: bytes) -> Path:
+    """Put ``content`` at ``path`` in one step: a crash or a full disk leaves the old file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path

@@ -1,0 +1,427 @@
+r"""The optimal scale of the auxiliary gradient, checked by Monte Carlo (paper, section 4).
+
+With g_b = mu_b + noise, g_a = mu_a + noise, a reference g* and the bias delta_b = g* - mu_b,
+
+    E|g_b + scale g_a - g*|^2 = |delta_b|^2 + tr Var(g_b)
+        - 2 scale (<delta_b, mu_a> - tr Cov(g_b, g_a)) + scale^2 (|mu_a|^2 + tr Var(g_a))
+
+    closed form (theorem)   <delta_b, mu_a> / (|mu_a|^2 + tr Var(g_a))
+    corrected minimiser     (<delta_b, mu_a> - tr Cov(g_b, g_a)) / (|mu_a|^2 + tr Var(g_a))
+    AGS (corollary)         eta |g_b| / (|g_a| + 1e-8), eta = bias_ratio cosine / (1 + noise_ratio)
+
+The theorem assumes tr Cov(g_b, g_a) = 0, but both gradients are linear in the same output gradient
+G. The corollary assumes that the cosine of delta_b and mu_a, bias_ratio = |delta_b| / |mu_b| and
+noise_ratio = tr Var(g_a) / |mu_a|^2 stay what eta was set for; here each drifts once, eta stays.
+Unsaid in the paper: the norm of one mini-batch holds its noise, |g|^2 ~ |mu|^2 (1 + noise ratio).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surge.errors import ConfigError
+from surge.study import figures
+from surge.study.figures import COLOURS, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Array = NDArray[np.float64]
+
+Z_LIMIT = 3.0
+"""A formula further from the estimate than this many standard errors is called wrong."""
+PAPER_ETA = 0.01
+"""The eta the paper trains with."""
+_CHUNK = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class MomentModel:
+    """Two Gaussian gradients driven by one standard normal vector: g = mean + noise @ normal.
+
+    ``bias`` is delta_b = g* - mean_b. The noise matrices have one column per source of noise: a
+    source that both paths use correlates them.
+    """
+
+    mean_b: Array
+    mean_a: Array
+    bias: Array
+    noise_b: Array
+    noise_a: Array
+
+    @cached_property
+    def terms(self) -> tuple[float, float, float]:
+        """<delta_b, mu_a>, tr Cov(g_b, g_a) and |mu_a|^2 + tr Var(g_a)."""
+        curvature = self.mean_a @ self.mean_a + np.sum(self.noise_a**2)
+        covariance = np.sum(self.noise_b * self.noise_a)
+        return float(self.bias @ self.mean_a), float(covariance), float(curvature)
+
+    @property
+    def closed_form(self) -> float:
+        """The paper's optimal scale."""
+        return self.terms[0] / self.terms[2]
+
+    @property
+    def corrected(self) -> float:
+        """The optimal scale, correlated noises included."""
+        gain, covariance, curvature = self.terms
+        return (gain - covariance) / curvature
+
+    @property
+    def ratios(self) -> tuple[float, float, float]:
+        """Cosine of delta_b and mu_a, |delta_b| / |mu_b|, tr Var(g_a) / |mu_a|^2."""
+        b, a, bias = (float(np.linalg.norm(x)) for x in (self.mean_b, self.mean_a, self.bias))
+        return self.terms[0] / (bias * a), bias / b, self.terms[2] / a**2 - 1.0
+
+    @property
+    def eta(self) -> float:
+        """The corollary's eta for these moments; negative where the closed form is."""
+        cosine, bias_ratio, noise_ratio = self.ratios
+        return bias_ratio * cosine / (1.0 + noise_ratio)
+
+    def expected_error(self, scale: float, scale_square: float | None = None) -> float:
+        """Return E|g_b + scale g_a - g*|^2; a random, independent scale is given by two moments."""
+        square = scale**2 if scale_square is None else scale_square
+        start = float(self.bias @ self.bias + np.sum(self.noise_b**2))
+        gain, covariance, curvature = self.terms
+        return start - 2.0 * scale * (gain - covariance) + square * curvature
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Four numbers per mini-batch, enough for the error at every scale.
+
+    ``residual`` |g_b - g*|^2, ``cross`` <g* - g_b, g_a>, ``square_a`` |g_a|^2, and ``ratio``
+    |g_b| / (|g_a| + 1e-8), the AGS scale for eta = 1.
+    """
+
+    residual: Array
+    cross: Array
+    square_a: Array
+    ratio: Array
+
+    def minimiser(self) -> tuple[float, float]:
+        """Return the scale with the smallest mean error and its standard error (delta method)."""
+        value = float(self.cross.mean() / self.square_a.mean())
+        spread = _standard_error(self.cross - value * self.square_a)
+        return value, spread / float(self.square_a.mean())
+
+    def mean_error(self, scale: float) -> tuple[float, float]:
+        """Return the mean squared error at a scale and its standard error."""
+        error = self.residual - 2.0 * scale * self.cross + scale**2 * self.square_a
+        return float(error.mean()), _standard_error(error)
+
+
+def _standard_error(values: Array) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values)))
+
+
+def sample(model: MomentModel, count: int, rng: np.random.Generator) -> Draws:
+    """Draw ``count`` mini-batch gradients, a chunk at a time."""
+    parts = []
+    for start in range(0, count, _CHUNK):
+        normal = rng.standard_normal((min(_CHUNK, count - start), model.noise_b.shape[1]))
+        g_a = model.mean_a + normal @ model.noise_a.T
+        g_b = model.mean_b + normal @ model.noise_b.T
+        missing = model.mean_b + model.bias - g_b
+        norm_b, norm_a = np.linalg.norm(g_b, axis=1), np.linalg.norm(g_a, axis=1)
+        cross = np.einsum("ij,ij->i", missing, g_a)
+        residual = np.einsum("ij,ij->i", missing, missing)
+        parts.append((residual, cross, norm_a**2, norm_b / (norm_a + 1e-8)))
+    return Draws(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+def independent_model(
+    mean_b: Array, mean_a: Array, bias: Array, *, variance_b: Array, variance_a: Array
+) -> MomentModel:
+    """Return the theorem's model: given moments, one noise source per element and path."""
+    nothing = np.zeros((len(mean_b), len(mean_b)))
+    noise_b = np.hstack([np.diag(np.sqrt(variance_b)), nothing])
+    noise_a = np.hstack([nothing, np.diag(np.sqrt(variance_a))])
+    return MomentModel(mean_b, mean_a, bias, noise_b, noise_a)
+
+
+def shared_model(
+    weight_b: Array, weight_a: Array, mask: Array, *, mean: Array, variance: Array
+) -> MomentModel:
+    """Return the model of a real layer: g_b = mask (W_b^T G) and g_a = W_a^T G for one random G.
+
+    The mask is clipped STE's, 1 where |x| <= 1; the reference is the gradient without clipping, so
+    delta_b is exactly what clipping throws away: the case SURGE is made for.
+    """
+    through, spread = weight_b.T @ mean, np.sqrt(variance)
+    noise_b = mask[:, None] * weight_b.T * spread
+    bias = (1.0 - mask) * through
+    return MomentModel(mask * through, weight_a.T @ mean, bias, noise_b, weight_a.T * spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """One set of moments, the premise it is about, and the eta that AGS uses there."""
+
+    name: str
+    title: str
+    premise: str
+    model: MomentModel
+    eta: float
+
+
+_DRIFTS: tuple[tuple[str, str, dict[str, float]], ...] = (
+    ("corollary", "Norm ratio: premises hold", {}),
+    ("no-alignment", "(i) fails: no alignment", {"cosine": 0.0}),
+    ("negative-alignment", "(i) fails: negative alignment", {"cosine": -0.7}),
+    ("large-bias", "(ii) fails: large bias", {"bias_ratio": 4.0}),
+    ("large-noise", "(iii) fails: large noise", {"noise_ratio": 8.0}),
+)
+
+
+def scenarios(*, dimension: int, noise: float, seed: int) -> tuple[Scenario, ...]:
+    """Build the nine scenarios: noises independent or shared, then the corollary's premises."""
+    rng = np.random.default_rng([seed, 0])
+    first = _angled_model(rng, dimension)
+    eta = first.eta
+    fresh, aligned, clipped = _layer_models(rng, dimension, noise)
+    found = [
+        Scenario("independent", "Independent noises", "holds", first, eta),
+        _shared("independent", "$W_a$ drawn on its own", "fails: correlated noises", fresh),
+        _shared("aligned", "$W_a$ = latent $W_b$", "fails: correlated noises", aligned),
+        _shared("clipped", "clipped scope only", "holds", clipped),
+    ]
+    for name, title, drift in _DRIFTS:
+        premise = "fails: " + name.replace("-", " ") if drift else "holds"
+        found.append(Scenario(name, title, premise, _angled_model(rng, dimension, **drift), eta))
+    return tuple(found)
+
+
+def _shared(name: str, title: str, premise: str, model: MomentModel) -> Scenario:
+    eta = max(model.eta, 0.0)
+    return Scenario(f"shared-{name}", f"Shared G, {title}", premise, model, eta)
+
+
+def _angled_model(
+    rng: np.random.Generator,
+    dimension: int,
+    *,
+    cosine: float = 0.7,
+    bias_ratio: float = 0.8,
+    noise_ratio: float = 0.5,
+) -> MomentModel:
+    """Independent noises of uneven variance, |mu_b| = 1, |mu_a| = 2, exact ratios."""
+    first, second, third = np.linalg.qr(rng.standard_normal((dimension, 3)))[0].T
+    toward_a = 0.8 * first + 0.6 * second
+    bias = bias_ratio * (cosine * toward_a + (1.0 - cosine**2) ** 0.5 * third)
+    var_b, var_a = (rng.dirichlet(np.full(dimension, 2.0)) * x for x in (0.5, 4.0 * noise_ratio))
+    return independent_model(first, 2.0 * toward_a, bias, variance_b=var_b, variance_a=var_a)
+
+
+def _layer_models(rng: np.random.Generator, dimension: int, noise: float) -> list[MomentModel]:
+    """One layer with half its inputs clipped: W_a fresh, W_a = latent W_b, the latter masked."""
+    latent, fresh = rng.standard_normal((2, dimension // 2, dimension)) / dimension**0.5
+    weight_b = np.mean(np.abs(latent)) * np.where(latent < 0.0, -1.0, 1.0)
+    mask = rng.permutation(np.arange(dimension) % 2).astype(np.float64)
+    mean = rng.standard_normal(dimension // 2)
+    variance = noise * (mean @ mean) * rng.dirichlet(np.full(dimension // 2, 2.0))
+    choices = (fresh, latent, latent * (1.0 - mask))
+    return [shared_model(weight_b, a, mask, mean=mean, variance=variance) for a in choices]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One line of the table. Excess: expected error over the smallest possible one, minus 1."""
+
+    scenario: str
+    premise: str
+    cosine: float
+    bias_ratio: float
+    noise_ratio: float
+    closed_form: float
+    corrected: float
+    estimate: float
+    standard_error: float
+    z_closed_form: float
+    z_corrected: float
+    eta: float
+    ags_scale: float
+    ags_excess: float
+    paper_eta_excess: float
+    no_compensation_excess: float
+    best_eta: float
+    best_eta_excess: float
+    formula_verdict: str
+    ags_verdict: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A scenario's verdict, the points of its panel, and its excess error against eta."""
+
+    title: str
+    verdict: Verdict
+    points: tuple[Row, ...]
+    etas: tuple[Row, ...]
+
+
+def run_study(
+    *, samples: int = 20_000, dimension: int = 64, noise: float = 0.5, seed: int = 0
+) -> tuple[Result, ...]:
+    """Draw every scenario and judge it.
+
+    ``noise`` is tr Var(G) / |E G|^2 of the scenarios with a shared output gradient.
+
+    Raises:
+        ConfigError: fewer than 100 samples, fewer than 8 dimensions, or noise not above 0.
+    """
+    if samples < 100 or dimension < 8 or not 0.0 < noise < float("inf") or seed < 0:
+        raise ConfigError(
+            "the study needs --samples >= 100, --dimension >= 8, --seed >= 0 and a finite "
+            f"--noise > 0; got {samples}, {dimension}, {seed} and {noise:g}"
+        )
+    results = []
+    for index, scenario in enumerate(scenarios(dimension=dimension, noise=noise, seed=seed)):
+        draws = sample(scenario.model, samples, np.random.default_rng([seed, index + 1]))
+        results.append(judge(scenario, draws))
+    return tuple(results)
+
+
+def judge(scenario: Scenario, draws: Draws) -> Result:
+    """Compare the Monte-Carlo minimiser with both formulas, and AGS with the optimum."""
+    model, eta = scenario.model, scenario.eta
+    value, error = draws.minimiser()
+    smallest = model.expected_error(model.corrected)
+    # AGS uses the norms of the step before: independent of the draw it is applied to.
+    ratio, square = float(draws.ratio.mean()), float((draws.ratio**2).mean())
+
+    def excess(eta: float) -> float:
+        return model.expected_error(eta * ratio, eta**2 * square) / smallest - 1.0
+
+    best = max(0.0, model.corrected * ratio / square)
+    ags, none = excess(eta), excess(0.0)
+    z_closed, z_corrected = ((value - x) / error for x in (model.closed_form, model.corrected))
+    verdict = Verdict(
+        scenario.name, scenario.premise, *model.ratios, model.closed_form, model.corrected,
+        value, error, z_closed, z_corrected, eta, eta * ratio, ags, excess(PAPER_ETA), none,
+        best, excess(best), _formula_verdict(z_closed, z_corrected), _ags_verdict(ags, none),
+    )  # fmt: skip
+    etas = [
+        {"scenario": scenario.name, "eta": x, "excess": excess(x)}
+        for x in np.geomspace(1e-3, 10.0, 81).tolist()
+    ]
+    points = _points(model, draws, verdict, ags_spread=eta * float(draws.ratio.std()))
+    return Result(scenario.title, verdict, tuple(points), tuple(etas))
+
+
+def _formula_verdict(z_closed: float, z_corrected: float) -> str:
+    if abs(z_corrected) >= Z_LIMIT:
+        return "both wrong"
+    return "closed form right" if abs(z_closed) < Z_LIMIT else "closed form wrong"
+
+
+def _ags_verdict(ags: float, none: float) -> str:
+    return "near optimal" if ags < 0.01 else "helps" if ags < none else "harms"
+
+
+def _points(model: MomentModel, draws: Draws, found: Verdict, *, ags_spread: float) -> list[Row]:
+    """Return everything the panel shows, errors relative to the one without compensation."""
+    unit = model.expected_error(0.0)
+    marked = (0.0, found.closed_form, found.corrected, found.ags_scale)
+    middle, reach = (max(marked) + min(marked)) / 2, 0.85 * (max(marked) - min(marked)) + 0.02
+    rows: list[Row] = []
+
+    def add(series: str, scale: float, error: float, *bars: float) -> None:
+        errors = dict(zip(("scale_bar", "error_bar"), bars, strict=False))
+        head = {"scenario": found.scenario, "series": series}
+        rows.append({**head, "scale": scale, "error": error / unit, **errors})
+
+    for scale in np.linspace(middle - reach, middle + reach, 81).tolist():
+        add("expected error", scale, model.expected_error(scale))
+    for scale in np.linspace(middle - reach, middle + reach, 11).tolist():
+        mean, error = draws.mean_error(scale)
+        add("Monte-Carlo error", scale, mean, 0.0, 2.0 * error / unit)
+    add("closed form (paper)", found.closed_form, model.expected_error(found.closed_form))
+    add("corrected optimum", found.corrected, model.expected_error(found.corrected))
+    add("AGS", found.ags_scale, model.expected_error(found.ags_scale), ags_spread)
+    lowest = draws.mean_error(found.estimate)[0]
+    add("Monte-Carlo minimiser", found.estimate, lowest, Z_LIMIT * found.standard_error)
+    return rows
+
+
+_MARKS: dict[str, figures.Mark] = {
+    "corrected optimum": figures.Mark("#f6c6a5", "upright", width=5.0),
+    "closed form (paper)": figures.Mark(COLOURS["blue"], "upright", dashes="--", width=1.7),
+    "expected error": figures.Mark(COLOURS["ink"], "line", width=1.3),
+    "Monte-Carlo error": figures.Mark(COLOURS["grey"], "hollow", size=3.6),
+    "AGS": figures.Mark(COLOURS["green"], "triangle", size=7.0),
+    "Monte-Carlo minimiser": figures.Mark(COLOURS["vermilion"], "dot", size=4.5),
+}
+
+
+def draw(results: Sequence[Result]) -> Figure:
+    """Return expected squared error against scale, one panel per scenario."""
+    with figures.look():
+        figure, panels = figures.new_figure(-(-len(results) // 3), 3)
+        for letter, axes, result in zip("abcdefghi", panels, results, strict=True):
+            found = result.verdict
+            facts = (
+                f"z: closed form {found.z_closed_form:+.1f}, corrected {found.z_corrected:+.1f}\n"
+                f"AGS, eta {found.eta:.2f}: error {found.ags_excess:.1%} above the smallest"
+            )
+            figures.panel_title(axes, f"{letter}  {result.title}", facts)
+            figures.draw_series(axes, result.points, _MARKS, x="scale", y="error")
+            axes.axhline(1.0, color=COLOURS["grey"], linewidth=0.8, linestyle=":", zorder=0)
+            _draw_zoom(axes.inset_axes((0.33, 0.63, 0.36, 0.22)), result)
+        figures.frame(figure, panels, x="scale", y="squared error / without compensation")
+    return figure
+
+
+def _draw_zoom(axes: Axes, result: Result) -> None:
+    """Show the minimiser and both formulas within six standard errors of it."""
+    found = result.verdict
+    marks = {name: mark for name, mark in _MARKS.items() if mark.kind in ("upright", "dot")}
+    rows = [{**row, "error": 0.0} for row in result.points]
+    figures.draw_series(axes, rows, marks, x="scale", y="error")
+    reach = 6.0 * found.standard_error
+    axes.set(xlim=(found.estimate - reach, found.estimate + reach), xticks=(), yticks=())
+    axes.set_title("zoom: 12 standard errors wide", fontsize=6.5, weight="normal", pad=2.0)
+    axes.spines[:].set_visible(True)
+
+
+def draw_eta(results: Sequence[Result]) -> Figure:
+    """Return the relative excess error of AGS against eta, one line per corollary scenario."""
+    colours = (COLOURS[x] for x in ("ink", "purple", "vermilion", "orange", "blue"))
+    with figures.look():
+        figure, panels = figures.new_figure(panel=(6.4, 4.2))
+        axes = panels[0]
+        for colour, result in zip(colours, results[-len(_DRIFTS) :], strict=True):
+            found, mark = result.verdict, figures.Mark(colour, "line", width=1.8)
+            rows = [{**row, "series": result.title} for row in result.etas]
+            figures.draw_series(axes, rows, {result.title: mark}, x="eta", y="excess")
+            axes.plot(found.best_eta, found.best_eta_excess, "o", color=colour, clip_on=True)
+        for eta, words in ((PAPER_ETA, "paper's eta"), (results[0].verdict.eta, "corollary's eta")):
+            axes.axvline(eta, color=COLOURS["grey"], linewidth=0.9, linestyle=":")
+            axes.annotate(f" {words} {eta:.2f}", (eta, 0.96), fontsize=8, color="#555555")
+        axes.set(xscale="log", xlim=(1e-3, 10.0), ylim=(-0.03, 1.0))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+        figures.frame(figure, panels, x="eta", y="error of AGS above the smallest")
+    return figure
+
+
+def write(results: Sequence[Result], folder: Path | str) -> list[Path]:
+    """Write both pictures with their CSVs and the table of verdicts as CSV and JSON."""
+    folder = Path(folder)
+    table = [asdict(result.verdict) for result in results]
+    points = [row for result in results for row in result.points]
+    etas = [row for result in results for row in result.etas]
+    return [
+        *figures.save(draw(results), points, folder / "theorem.png"),
+        *figures.save(draw_eta(results), etas, folder / "theorem-eta.png"),
+        figures.write_csv(table, folder / "verdicts.csv"),
+        figures.write_json(table, folder / "verdicts.json"),
+    ]
