@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from surge import pitfalls
 from surge.errors import (
@@ -27,6 +27,21 @@ BINARY: dict[type[nn.Module], type[BinaryLayer]] = {
     nn.Linear: BinaryLinear,
     nn.Embedding: BinaryEmbedding,
 }
+NO_BINARY_FORM: tuple[type[nn.Module], ...] = (
+    nn.modules.conv._ConvNd,
+    nn.modules.rnn.RNNBase,
+    nn.modules.rnn.RNNCellBase,
+    nn.Bilinear,
+    nn.EmbeddingBag,
+    nn.MultiheadAttention,
+)
+USED_DIRECTLY: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.MultiheadAttention: ("out_proj",),
+    nn.TransformerEncoderLayer: ("linear1", "linear2"),
+}
+"""Children whose own forward is passed over: their parent multiplies with ``child.weight``."""
+LAZY = "unsupported: lazy, run the model once before"
+QUANTIZED = "unsupported: already quantised"
 
 
 @dataclass(frozen=True)
@@ -55,11 +70,11 @@ class BinarizeReport:
 
     def __str__(self) -> str:
         """Draw the table."""
-        name = max([len(r.name) for r in self.rows] + [5])
+        name = max([len(_shown(r.name)) for r in self.rows] + [5])
         kind = max([len(r.kind) for r in self.rows] + [4])
         lines = [f"{'layer':<{name}}  {'kind':<{kind}}  {'weights':>11}  verdict"]
         lines += [
-            f"{r.name:<{name}}  {r.kind:<{kind}}  {r.parameters:>11,}  {r.verdict}"
+            f"{_shown(r.name):<{name}}  {r.kind:<{kind}}  {r.parameters:>11,}  {r.verdict}"
             for r in self.rows
         ]
         bits = sum(r.parameters for r in self.rows if r.verdict == "binary")
@@ -80,7 +95,7 @@ def binarize_(
     keep_first: bool = True,
     keep_last: bool = True,
     embeddings: bool = False,
-    **method_options: Any,  # noqa: ANN401
+    **method_options: Any,
 ) -> BinarizeReport:
     """Make the layers of a model binary, in place, and report what happened to each.
 
@@ -100,7 +115,8 @@ def binarize_(
     Example:
         >>> from torch import nn
         >>> from surge import binarize_
-        >>> net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+        >>> inner = nn.Linear(8, 8)
+        >>> net = nn.Sequential(nn.Linear(4, 8), inner, nn.BatchNorm1d(8), nn.Linear(8, 2))
         >>> print(binarize_(net, "bireal"))
         layer  kind        weights  verdict
         0      Linear           32  float: first layer
@@ -121,73 +137,91 @@ def binarize_(
     require_each_matches(chosen_skip, names, "skip")
     verdicts = {name: _unsuitable(model, name, layers[name], embeddings) for name in names}
     for name in names:
-        if chosen_only and not matches(name, chosen_only):
+        if only is not None and not matches(name, chosen_only):
             verdicts[name] = "float: not in only="
         elif matches(name, chosen_skip):
             verdicts[name] = "float: in skip="
     ends = ((keep_first, names[0], "first"), (keep_last, names[-1], "last"))
     for keep, name, place in ends:
-        if keep and verdicts[name] == "binary":
+        if keep and verdicts[name] in ("binary", LAZY):
             verdicts[name] = f"float: {place} layer"
+    _require_choice(verdicts, chosen_only)
     chosen = [name for name in names if verdicts[name] == "binary"]
-    if not chosen:
-        reasons = "; ".join(f"{n} ({v})" for n, v in list(verdicts.items())[:6])
-        raise NoLayersMatchedError(f"binarize_ has no layer left to convert: {reasons}.")
-    found = list(pitfalls.find(model, set(chosen)))
+    risks = pitfalls.find(model, set(chosen))
+    rows = tuple(
+        Row(name, type(layer).__name__, _weight_count(layer), verdicts[name])
+        for name, layer in layers.items()
+    )
+    _convert_all(layers, chosen, method, method_options)
+    found = risks.sentences({n for n in chosen if _takes_signs(layers[n])})
     found += [
         f'The {place} layer "{name}" is binary, which usually costs several points of accuracy; '
         f"keep_{place}=True keeps it float."
         for _, name, place in ends
         if verdicts[name] == "binary"
     ]
-    rows = tuple(
-        Row(name, type(layer).__name__, _weight_count(layer), verdicts[name])
-        for name, layer in layers.items()
-    )
-    _convert_all(layers, chosen, method, method_options)
-    for sentence in found:
-        warnings.warn(sentence, SurgeWarning, stacklevel=2)
+    try:
+        for sentence in found:
+            warnings.warn(sentence, SurgeWarning, stacklevel=2)
+    except SurgeWarning:  # where warnings are errors, this call has failed
+        for name in chosen:
+            _revert(layers[name])
+        raise
     return BinarizeReport(method, rows, tuple(found))
 
 
+def _shown(name: str) -> str:
+    return name or "(model)"
+
+
 def _weighted(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield every candidate, its unusable relatives included; shared modules come once."""
+    """Yield every weighted layer, those without a binary form included; shared ones come once."""
     for name, module in model.named_modules():
         if isinstance(module, BinaryLayer):
             raise ConfigError(
-                f'"{name}" is binary already ({module.method.describe()}); binarize_ works on '
-                "float models only."
+                f'"{_shown(name)}" is binary already ({module.method.describe()}); binarize_ '
+                "works on float models only."
             )
-        if isinstance(module, tuple(BINARY)) or _is_quantized(module):
+        if isinstance(module, (*BINARY, *NO_BINARY_FORM)) or _is_quantized(module):
             yield name, module
 
 
 def _refuse_wrapped(model: nn.Module) -> None:
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+    bases = {base.__name__ for base in type(model).__mro__}
+    if bases & {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"}:
         raise UnsupportedLayerError(
             f"binarize_ got a {type(model).__name__}; convert model.module first, then wrap it."
+        )
+    if "FSDPModule" in bases:
+        raise UnsupportedLayerError(
+            "binarize_ got a model that fully_shard has split; convert it first, then shard it."
         )
 
 
 def _is_quantized(module: nn.Module) -> bool:
-    place = type(module).__module__
-    return "quantized" in place or "torch.ao.nn" in place
+    # Stubs and containers of packed weights live in the same package, but have no weight.
+    return type(module).__module__.startswith("torch.ao.nn.") and hasattr(module, "weight")
 
 
 def _unsuitable(model: nn.Module, name: str, layer: nn.Module, embeddings: bool) -> str:
     """Return ``binary``, or the reason why this layer cannot become binary."""
     if _is_quantized(layer):
-        return "unsupported: already quantised"
+        return QUANTIZED
+    parent = model.get_submodule(name.rpartition(".")[0])
+    for kind, children in USED_DIRECTLY.items():
+        if isinstance(parent, kind) and name.rpartition(".")[2] in children:
+            return f"unsupported: {kind.__name__} uses its weight directly"
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        return LAZY
+    if not isinstance(layer, tuple(BINARY)):
+        return f"unsupported: {type(layer).__name__} has no binary form"
     if type(layer) not in BINARY:
-        if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
-            return "unsupported: lazy, run the model once before"
-        return f"unsupported: a subclass of {_base(layer).__name__}"
-    if name.endswith("out_proj") and isinstance(
-        model.get_submodule(name.rpartition(".")[0]), nn.MultiheadAttention
-    ):
-        return "unsupported: MultiheadAttention uses its weight directly"
-    if hasattr(layer, "parametrizations"):
-        return "unsupported: parametrised"
+        return f"unsupported: {_why_subclass(layer)}"
+    if "forward" in vars(layer):
+        return "unsupported: its forward was replaced"
+    if type(layer.weight) is not nn.Parameter or not layer.weight.is_floating_point():
+        kind_of_weight = type(layer.weight).__name__
+        return f"unsupported: its weight is a {kind_of_weight} of {layer.weight.dtype}"
     try:
         if isinstance(layer, nn.Embedding):
             check_embedding(layer)
@@ -199,14 +233,41 @@ def _unsuitable(model: nn.Module, name: str, layer: nn.Module, embeddings: bool)
     return "binary"
 
 
-def _base(layer: nn.Module) -> type[nn.Module]:
-    return next(kind for kind in BINARY if isinstance(layer, kind))
+def _why_subclass(layer: nn.Module) -> str:
+    if hasattr(layer, "parametrizations"):
+        return "parametrised"
+    base = next(kind for kind in BINARY if isinstance(layer, kind))
+    return f"a subclass of {base.__name__}"
+
+
+def _require_choice(verdicts: dict[str, str], only: tuple[str, ...]) -> None:
+    """Raise unless something is left to convert, and every ``only`` pattern has its share."""
+    for name, verdict in verdicts.items():
+        if verdict in (LAZY, QUANTIZED):
+            raise UnsupportedLayerError(
+                f'binarize_ on "{_shown(name)}": {verdict}; or leave it out with skip=.'
+            )
+    for pattern in only or ("*",):
+        among = {name: v for name, v in verdicts.items() if matches(name, (pattern,))}
+        if "binary" not in among.values():
+            where = f' for only="{pattern}"' if only else ""
+            reasons = "; ".join(f"{_shown(n)} ({v})" for n, v in list(among.items())[:6])
+            raise NoLayersMatchedError(f"binarize_ has no layer to convert{where}: {reasons}.")
+
+
+def _takes_signs(layer: nn.Module) -> bool:
+    """Return whether a layer's inputs become +-1, not steps of [0, 1]."""
+    assert isinstance(layer, BinaryLayer)
+    return layer.method.bits[1] == 1 and not getattr(layer.method, "unit_inputs", False)
 
 
 def _weight_count(layer: nn.Module) -> int:
+    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
+        return 0
     weight = getattr(layer, "weight", None)
-    lazy = isinstance(weight, nn.parameter.UninitializedParameter)
-    return weight.numel() if isinstance(weight, nn.Parameter) and not lazy else 0
+    if isinstance(weight, Tensor):
+        return weight.numel()
+    return sum(p.numel() for p in layer.parameters(recurse=False) if p.dim() > 1)
 
 
 def _convert_all(
@@ -216,20 +277,21 @@ def _convert_all(
     done: list[nn.Module] = []
     for name in chosen:
         layer = layers[name]
-        original = type(layer)
-        layer.__class__ = BINARY[original]
+        layer.__class__ = BINARY[type(layer)]
         assert isinstance(layer, BinaryLayer)
+        done.append(layer)
         try:
             layer.bind(method, options)
-        except SurgeError as error:
-            layer.__class__ = original
-            for other in done:
-                _revert(other)
-            raise type(error)(f'binarize_ on "{name}": {error}') from error
-        done.append(layer)
+        except BaseException as error:
+            for changed in done:
+                _revert(changed)
+            if isinstance(error, SurgeError):
+                raise type(error)(f'binarize_ on "{_shown(name)}": {error}') from error
+            raise
 
 
 def _revert(layer: nn.Module) -> None:
     original = next(kind for kind, binary in BINARY.items() if type(layer) is binary)
-    del layer._modules["method"], layer._modules["auxiliary"]
+    for added in ("method", "auxiliary"):
+        layer._modules.pop(added, None)
     layer.__class__ = original

@@ -139,13 +139,13 @@ def _scaled_clipped_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
 @operator("scaled_sign_identity", backward=_scaled_identity_backward)
 def scaled_sign_identity(x: Tensor, scale: Tensor) -> Tensor:
     """Return ``scale * sign(x)``; the gradient reaches ``x`` unchanged, so without the scale."""
-    return scale * sign(x)
+    return (scale * sign(x)).to(x.dtype)
 
 
 @operator("scaled_sign_clipped", backward=_scaled_clipped_backward, setup=_save_first)
 def scaled_sign_clipped(x: Tensor, scale: Tensor) -> Tensor:
     """Return ``scale * sign(x)``; the gradient passes where ``abs(x) <= 1``, without the scale."""
-    return scale * sign(x)
+    return (scale * sign(x)).to(x.dtype)
 
 
 def _round_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:

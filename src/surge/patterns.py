@@ -1,6 +1,7 @@
-"""Choosing modules by glob patterns over their names; a pattern that matches nothing is an error."""
+"""Choosing modules by glob patterns over names; a pattern that matches nothing is an error."""
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 from surge.errors import ConfigError, NoLayersMatchedError, did_you_mean
@@ -12,11 +13,10 @@ def as_patterns(value: Patterns | None, argument: str) -> tuple[str, ...]:
     """Return one or several patterns as a tuple."""
     if value is None:
         return ()
-    patterns = (value,) if isinstance(value, str) else tuple(value)
-    for pattern in patterns:
-        if not isinstance(pattern, str) or not pattern:
-            raise ConfigError(f"{argument}={value!r} must hold non-empty name patterns.")
-    return patterns
+    patterns = (value,) if isinstance(value, str) else value
+    if not isinstance(patterns, Sequence) or not all(isinstance(p, str) and p for p in patterns):
+        raise ConfigError(f"{argument}={value!r} must hold non-empty name patterns.")
+    return tuple(patterns)
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
@@ -34,6 +34,24 @@ def require_each_matches(patterns: Iterable[str], names: Sequence[str], argument
         if not any(fnmatchcase(name, pattern) for name in names):
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise NoLayersMatchedError(
-                f'{argument}: no layer matches "{pattern}".{did_you_mean(pattern, names)} '
+                f'{argument}: no layer matches "{pattern}".{_near_miss(pattern, names)} '
                 f"Layers: {shown or 'none'}."
             )
+
+
+def _near_miss(pattern: str, names: Sequence[str]) -> str:
+    """Name a close layer, else the pattern that a close part of the names would need.
+
+    >>> _near_miss("layer4", ["conv1", "layer4.0.conv1"])
+    ' Did you mean "*layer4*"?'
+    """
+    whole = did_you_mean(pattern, names)
+    if whole:
+        return whole
+    core = pattern.strip("*.")
+    parts = get_close_matches(core, {part for name in names for part in name.split(".")}, n=1)
+    if not parts:
+        return ""
+    mended = pattern.replace(core, parts[0])
+    works = any(fnmatchcase(name, mended) for name in names)
+    return f' Did you mean "{mended if works else f"*{parts[0]}*"}"?'

@@ -1,7 +1,11 @@
 """Known mistakes in binary architectures, found on the float model before conversion."""
 
 import operator
-from collections.abc import Iterator
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.fx
@@ -9,14 +13,13 @@ import torch.nn.functional as F
 from torch import nn
 
 PASSING: tuple[type[nn.Module], ...] = (
-    nn.Dropout,
-    nn.Dropout2d,
+    nn.modules.dropout._DropoutNd,
     nn.Flatten,
     nn.Identity,
-    nn.MaxPool1d,
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
 )
 NORMS: tuple[type[nn.Module], ...] = (
     nn.modules.batchnorm._NormBase,
@@ -24,41 +27,99 @@ NORMS: tuple[type[nn.Module], ...] = (
     nn.GroupNorm,
     nn.RMSNorm,
 )
-RELUS = (torch.relu, F.relu, "relu", "relu_")
-PASSING_CALLS = (torch.flatten, F.dropout, F.max_pool2d, F.avg_pool2d, "flatten", "view", "reshape")
+RELUS = (torch.relu, torch.relu_, F.relu, F.relu6, "relu", "relu_")
+PASSING_CALLS = (
+    torch.flatten,
+    F.dropout,
+    F.dropout2d,
+    *(F.max_pool1d, F.max_pool2d, F.adaptive_max_pool1d, F.adaptive_max_pool2d),
+    *(F.avg_pool1d, F.avg_pool2d, F.adaptive_avg_pool1d, F.adaptive_avg_pool2d),
+    *("contiguous", "flatten", "mean", "permute", "reshape", "squeeze", "transpose", "view"),
+)
+ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
+NORM_CALLS = (F.batch_norm, F.group_norm, F.instance_norm, F.layer_norm, F.rms_norm)
+
+
+@dataclass(frozen=True)
+class Risks:
+    """Names of the layers that meet each pitfall."""
+
+    fed_by_relu: list[str] = field(default_factory=list)
+    not_normed: list[str] = field(default_factory=list)
+
+    def sentences(self, takes_signs: Collection[str]) -> list[str]:
+        """Return one sentence per pitfall; a ReLU harms only layers that take signs."""
+        found = []
+        fed = [name for name in self.fed_by_relu if name in takes_signs]
+        if fed:
+            found.append(
+                f"{_subject(fed)} fed by a ReLU, whose outputs are all >= 0: every input bit would "
+                "be +1. Use Hardtanh or PReLU instead, or put a norm between."
+            )
+        if self.not_normed:
+            found.append(
+                f"{_subject(self.not_normed)} not followed by a normalisation: sums of +-1 grow "
+                "with the fan-in and training is likely to stall. Add a BatchNorm after it."
+            )
+        return found
+
+
+def _subject(names: list[str]) -> str:
+    others = len(names) - 1
+    if not others:
+        return f'"{names[0]}" is'
+    return f'"{names[0]}" and {others} other layer{"s" * (others > 1)} are'
 
 
 def trace(model: nn.Module) -> torch.fx.GraphModule | None:
     """Return the model's graph, or None where its forward cannot be traced."""
     try:
-        return torch.fx.symbolic_trace(model)
+        with _attributes_kept(model), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.fx.symbolic_trace(model)
     except Exception:  # user code meets symbolic values here and may fail in any way
         return None
 
 
-def find(model: nn.Module, layers: set[str]) -> Iterator[str]:
-    """Yield one sentence per pitfall around the named layers, which are about to be binary."""
-    graph = trace(model)
+@contextmanager
+def _attributes_kept(model: nn.Module) -> Iterator[None]:
+    """Undo what a forward stores on its modules, which while tracing is made of symbols."""
+    modules = list(model.modules())
+    kept: list[dict[str, Any]] = [dict(vars(module)) for module in modules]
+    inside = [(v, v.copy()) for d in kept for v in d.values() if isinstance(v, dict | list | set)]
+    buffers = [(buffer, buffer._version, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, attributes in zip(modules, kept, strict=True):
+            vars(module).clear()
+            vars(module).update(attributes)
+        for holder, content in inside:
+            holder.clear()
+            (holder.extend if isinstance(holder, list) else holder.update)(content)
+        for buffer, version, value in buffers:
+            if buffer._version != version:
+                buffer.copy_(value)
+
+
+def find(model: nn.Module, layers: set[str]) -> Risks:
+    """Look for pitfalls around the named layers, which are about to be binary."""
+    graph, risks = trace(model), Risks()
     if graph is None:
-        return
+        return risks
     modules = dict(graph.named_modules())
     for node in graph.graph.nodes:
         if node.op != "call_module" or node.target not in layers:
             continue
-        if _fed_by_relu(node, modules):
-            yield (
-                f'"{node.target}" is fed by a ReLU, whose outputs are all >= 0: every input bit '
-                "would be +1. Use Hardtanh or PReLU before it, or put a norm between."
-            )
-        if not _reaches_norm(node, modules):
-            yield (
-                f'"{node.target}" is not followed by a normalisation: sums of +-1 grow with the '
-                "fan-in and training is likely to stall. Add a BatchNorm after it."
-            )
+        if _fed_by_relu(node, modules) and node.target not in risks.fed_by_relu:
+            risks.fed_by_relu.append(node.target)
+        if not _reaches_norm(node, modules) and node.target not in risks.not_normed:
+            risks.not_normed.append(node.target)
+    return risks
 
 
 def _fed_by_relu(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
-    source = node.args[0] if node.args else None
+    source = node.args[0] if node.args else node.kwargs.get("input")
     while isinstance(source, torch.fx.Node):
         if source.op == "call_module":
             module = modules[str(source.target)]
@@ -78,12 +139,10 @@ def _reaches_norm(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
     for user in node.users:
         if user.op == "call_module":
             module = modules[str(user.target)]
-            if isinstance(module, NORMS):
-                return True
-            if isinstance(module, (*PASSING, nn.PReLU)) and _reaches_norm(user, modules):
-                return True
-        elif user.target in (*PASSING_CALLS, operator.add, torch.add, "add") and _reaches_norm(
-            user, modules
-        ):
+            normed, passing = isinstance(module, NORMS), isinstance(module, (*PASSING, nn.PReLU))
+        else:
+            normed = user.target in NORM_CALLS
+            passing = user.target in PASSING_CALLS or user.target in ADDITIONS
+        if normed or (passing and _reaches_norm(user, modules)):
             return True
     return False

@@ -54,4 +54,4 @@ def test_cnn_digits_learns_the_real_digits():
     model.eval()
     with torch.no_grad():
         right = sum((model(images).argmax(1) == labels).sum() for images, labels in test)
-    assert right / 360 > 0.95
+    assert right / 359 > 0.95

@@ -156,7 +156,8 @@ def _dispatch(words: list[str]) -> int:
     if name in tree.commands:
         return _run(tree.commands[name], name, rest)
     if rest and rest[0] not in ("-h", "--help"):
-        raise ConfigError(f'unknown option "{rest[0]}". Run `surge --help` for the commands.')
+        where = f"surge {name}".rstrip()
+        raise ConfigError(f'unknown option "{rest[0]}". Run `{where} --help` for the commands.')
     _print_help(make_console(), tree, name)
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from surge.cli.console import print_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from surge.study.theorem import Verdict
+    from surge.study.theorem import Result, Verdict
 
 _FORMULA = {
     "scenario": "scenario",
@@ -67,7 +68,7 @@ class TheoremCommand:
         results = theorem.run_study(
             samples=self.samples, dimension=self.dimension, noise=self.noise, seed=self.seed
         )
-        written = theorem.write(results, self.output)
+        written = _write(results, self.output)
         rows = [_shown(result.verdict) for result in results]
         print_table(
             console, rows, title="Optimal scale, formulas and Monte Carlo", columns=_FORMULA
@@ -79,6 +80,21 @@ class TheoremCommand:
         print_table(console, rows, title="Norm-ratio rule: error above the smallest", columns=_RULE)
         for path in written:
             console.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _write(results: Sequence[Result], folder: Path) -> list[Path]:
+    """Write both pictures with their numbers, and the verdicts as CSV and JSON."""
+    from surge.study import figures, theorem
+
+    table = [asdict(result.verdict) for result in results]
+    points = [row for result in results for row in result.points]
+    etas = [row for result in results for row in result.etas]
+    return [
+        *figures.save(theorem.draw(results), points, folder / "theorem.png"),
+        *figures.save(theorem.draw_eta(results), etas, folder / "theorem-eta.png"),
+        figures.write_csv(table, folder / "verdicts.csv"),
+        figures.write_json(table, folder / "verdicts.json"),
+    ]
 
 
 def _shown(found: Verdict) -> dict[str, object]:

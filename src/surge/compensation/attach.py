@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surge.compensation.auxiliary import PATHS, AuxiliaryPath, LeakyTail, Path
+from surge.compensation.auxiliary import PATHS, AuxiliaryPath, LeakyTail, Path, Watch
 from surge.compensation.dry_run import RecordingHardtanh, Seen, dry_run
 from surge.compensation.options import PathOptions
 from surge.compensation.scaler import summed_over_ranks, updated_scale
@@ -26,16 +26,10 @@ class Compensation:
         """Hold the paths by layer name, and why other binary layers have none."""
         self.paths = paths
         self.skipped = skipped
-        self._adaptive = {
-            name: path
-            for name, path in paths.items()
-            if isinstance(path, AuxiliaryPath) and path.options.fixed_scale is None
-        }
-        self._weight_side = {
-            name: path
-            for name, path in paths.items()
-            if isinstance(path, AuxiliaryPath) and path.options.weight_side
-        }
+        dual = {n: p for n, p in paths.items() if isinstance(p, AuxiliaryPath)}
+        self._dual = list(dual.values())
+        self._adaptive = {n: p for n, p in dual.items() if p.options.fixed_scale is None}
+        self._weight_side = {n: p for n, p in dual.items() if p.options.weight_side}
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the auxiliary weights."""
@@ -71,13 +65,26 @@ class Compensation:
             path.reset_probes()
 
     @torch.no_grad()
+    def injected(self) -> Tensor:
+        """Return the mean over layers of ``|scale g_a| / |g_b|`` in the gradients so far.
+
+        To be asked between backward and the optimizer's step; stays on the device.
+        """
+        if not self._dual:
+            return torch.zeros((), device=next(iter(self.paths.values())).scale.device)
+        main = torch.stack([p.squares("main") for p in self._dual])
+        auxiliary = torch.stack([p.squares("auxiliary") for p in self._dual])
+        scale = torch.stack([p.scale for p in self._dual])
+        return (scale.abs() * (auxiliary / main.clamp(min=1e-30)).sqrt()).mean()
+
+    @torch.no_grad()
     def step(self) -> None:
         """Renew all scales from the collected norms; once per optimizer step, on every rank."""
         self._renew(self._adaptive, "main", "auxiliary", "scale")
         self._renew(self._weight_side, "weight", "weight_side", "weight_scale")
-        for path in self.paths.values():
-            path.reset_probes()
-            if isinstance(path, AuxiliaryPath):
+        self.reset()
+        for path in self._dual:
+            if path.watch is not None:
                 path.watch.renewed = True
 
     def _renew(
@@ -94,7 +101,13 @@ class Compensation:
         if buffer == "weight_scale":
             # This probe sits behind the scale, so its norm still contains it.
             auxiliary_square = auxiliary_square / current.square().clamp(min=1e-30)
-            share = torch.tensor([p.options.weight_side for p in held], device=device)
+            # Filled on the device: a copy from the host would break CUDA-graph capture.
+            share = torch.stack(
+                [
+                    torch.full_like(s, p.options.weight_side)
+                    for s, p in zip(current, held, strict=True)
+                ]
+            )
             renewed = updated_scale(current, main_square, auxiliary_square, share)
         else:
             eta = torch.stack([p.eta * p.direction for p in held]).to(device)
@@ -194,7 +207,7 @@ def compensate_(
             path.clamp = (clamps[name],)
             clamps[name].__class__ = RecordingHardtanh
         layer.auxiliary = path
-    _share_watch(paths)
+    _set_watch(paths)
     return Compensation(paths, skipped)
 
 
@@ -232,6 +245,11 @@ def _refuse_wrappers(model: nn.Module) -> None:
             raise UnsupportedLayerError(
                 "compensate_ does not support nn.DataParallel, whose replicas lose the scale; "
                 "use DistributedDataParallel (torchrun)."
+            )
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise UnsupportedLayerError(
+                "compensate_ got a DistributedDataParallel, which would not synchronise the new "
+                "auxiliary weights; compensate model.module first, then wrap it."
             )
         if type(module).__name__ in ("FullyShardedDataParallel", "FSDPModule") or any(
             base.__name__ == "FSDPModule" for base in type(module).__mro__
@@ -296,7 +314,9 @@ def _build(name: str, layer: BinaryLayer, options: PathOptions, number: int) -> 
         raise ConfigError(f'compensate_ on "{name}": {error}.') from error
 
 
-def _share_watch(paths: dict[str, Path]) -> None:
-    dual = [path for path in paths.values() if isinstance(path, AuxiliaryPath)]
-    for path in dual:
-        path.watch = dual[0].watch
+def _set_watch(paths: dict[str, Path]) -> None:
+    """Let the first layer count forwards, if there is a scale that must be renewed."""
+    first = next(iter(paths.values()))
+    adapts = first.options.fixed_scale is None or first.options.weight_side
+    if isinstance(first, AuxiliaryPath) and adapts:
+        first.watch = Watch()

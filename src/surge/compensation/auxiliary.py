@@ -4,6 +4,7 @@ import warnings
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surge.compensation.dual_path import geometry_arguments, inject, leak, tap
@@ -13,8 +14,9 @@ from surge.errors import ConfigError, SurgeWarning, UnsupportedLayerError
 from surge.layers.base import Auxiliary, BinaryLayer
 from surge.method import standardize
 
+
 class Watch:
-    """Counts training forwards since the scale was last renewed; shared by all layers."""
+    """Counts training forwards until the scale is first renewed; one layer counts for all."""
 
     PATIENCE = 200
 
@@ -113,11 +115,13 @@ class AuxiliaryPath(Path):
     ) -> None:
         """Draw or copy the auxiliary weight and set the first scale."""
         super().__init__(layer, options)
-        self.watch = Watch()
+        self.watch: Watch | None = None
         self.clamp: tuple[nn.Module, ...] = ()
         self.alignment: Tensor | None = None
         self._create_weight(layer, generator)
-        shaped = self.effective_weight(layer)
+        shaped = self.effective_weight(layer).detach()
+        if not shaped.any():
+            raise ConfigError("its weight is all zeros, so the auxiliary gradient would be zero")
         first = options.fixed_scale
         initial = initial_scale(shaped) if first in (None, "initial") else float(cast(float, first))
         self.scale.fill_(initial)
@@ -135,8 +139,6 @@ class AuxiliaryPath(Path):
             drawn = source.clone()
         else:
             drawn = redraw(source, self._weight_shape(layer), generator)
-        if not drawn.any():
-            raise ConfigError("its weight is all zeros, so the auxiliary gradient would be zero")
         self.weight = nn.Parameter(drawn)
 
     def _weight_shape(self, layer: BinaryLayer) -> torch.Size:
@@ -166,7 +168,7 @@ class AuxiliaryPath(Path):
         y = self._main(layer, tapped)
         weight = self.effective_weight(layer)
         if self.options.align:
-            missing = layer.multiply(value, weight.to(value.dtype)) - y.detach()
+            missing = self._product(layer, value, weight.to(value.dtype)) - y.detach()
             self.alignment = missing.float().square().mean()
         return inject(
             y,
@@ -183,6 +185,17 @@ class AuxiliaryPath(Path):
     def extra_loss(self) -> Tensor | None:
         """Return the alignment loss of the last forward, which only W_a can lower."""
         return None if self.alignment is None else self.options.align * self.alignment
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the alignment loss out of copies: it belongs to one forward's graph."""
+        return {**self.__dict__, "alignment": None}
+
+    def _product(self, layer: BinaryLayer, x: Tensor, weight: Tensor) -> Tensor:
+        stride, padding, dilation, groups = self.arguments(layer)
+        if not stride:
+            return F.linear(x, weight)
+        convolve = F.conv1d if len(stride) == 1 else F.conv2d
+        return convolve(x, weight, None, stride, padding, dilation, groups)
 
     def _main(self, layer: BinaryLayer, z: Tensor) -> Tensor:
         if not self.options.weight_side:
@@ -211,7 +224,7 @@ class AuxiliaryPath(Path):
         weighting = kept if options.scope != "all" else torch.ones_like(clipped)
         if options.dose == "uniform":
             return weighting
-        channels = 1 if layer.geometry.kind == "conv" else clipped.dim() - 1
+        channels = clipped.dim() - 1 - len(layer.geometry.kernel_size)
         others = [d for d in range(clipped.dim()) if d != channels]
         return weighting * clipped.float().mean(dim=others, keepdim=True)
 
@@ -224,8 +237,9 @@ class AuxiliaryPath(Path):
                 "A compensated model runs under nn.DataParallel, whose replicas lose the scale; "
                 "use DistributedDataParallel."
             )
-        if not torch.compiler.is_compiling() and self.watch.overdue():
-            _warn_never_renewed(self.watch.forwards)
+        watch = None if torch.compiler.is_compiling() else self.watch
+        if watch is not None and watch.overdue():
+            _warn_never_renewed(watch.forwards)
 
 
 def _warn_never_renewed(forwards: int) -> None:
@@ -241,6 +255,11 @@ class TiedPath(AuxiliaryPath):
     """Auxiliary weight = output scale * standardised latent weight, renewed at every use."""
 
     def _create_weight(self, layer: BinaryLayer, generator: torch.Generator) -> None:
+        if layer.weight[0].numel() < 2:
+            raise ConfigError(
+                "a tied auxiliary standardises every filter and needs at least 2 weights in each, "
+                f"but the weight has shape {tuple(layer.weight.shape)}"
+            )
         self.weight = None
 
     def effective_weight(self, layer: BinaryLayer) -> Tensor:

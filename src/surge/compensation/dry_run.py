@@ -21,6 +21,10 @@ class RecordingHardtanh(nn.Hardtanh):
         self.preactivation = x
         return super().forward(x)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the kept input out of copies: it belongs to one forward's graph."""
+        return {**self.__dict__, "preactivation": None}
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -64,17 +68,19 @@ def dry_run(model: nn.Module, layers: dict[str, BinaryLayer], example: Any) -> d
 
     for name, layer in layers.items():
 
-        def note_layer(_module: nn.Module, args: tuple[Tensor, ...], name: str = name) -> None:
-            clamp = produced.get(id(args[0]), (None, None))[0]
-            seen[name] = Seen(bool(args[0].requires_grad), clamp)
+        def note_layer(_module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
+            x: Tensor = args[0] if args else kwargs["input"]
+            clamp = produced[id(x)][0] if id(x) in produced else None
+            seen[name] = Seen(x.requires_grad, clamp)
 
-        handles.append(layer.register_forward_pre_hook(note_layer))
+        handles.append(layer.register_forward_pre_hook(note_layer, with_kwargs=True))
     for module in model.modules():
         # ReLU6 is a subclass of Hardtanh, and an in-place clamp overwrites what is needed.
         if type(module) is nn.Hardtanh and not module.inplace:
             handles.append(module.register_forward_hook(note_clamp))
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     try:
-        with evaluating(model), torch.enable_grad():
+        with evaluating(model), torch.enable_grad(), torch.random.fork_rng(list(devices)):
             call(model, example)
     finally:
         for handle in handles:

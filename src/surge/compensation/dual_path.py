@@ -33,8 +33,14 @@ def _refuse_double_backward() -> None:
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """Return the sum of squares of all elements, accumulated in float32."""
-    return torch.linalg.vector_norm(x, dtype=torch.float32).square()
+    """Return the sum of squares of all elements in float32, accumulated at least so precisely."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return torch.linalg.vector_norm(x, dtype=wide).float().square()
+
+
+def scaled(scale: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return ``scale * x`` as ``dtype``; a small scale must not be rounded to half precision."""
+    return (scale * x.to(torch.promote_types(x.dtype, scale.dtype))).to(dtype)
 
 
 def _tap_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
@@ -54,7 +60,7 @@ def _leak_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # n
 
 def _leak_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
     (factor,) = ctx.saved_tensors
-    return grad, (factor * grad).to(grad.dtype), None
+    return grad, scaled(factor, grad, grad.dtype), None
 
 
 @operator("leak", backward=_leak_backward, setup=_leak_setup)
@@ -78,7 +84,8 @@ def transposed(
     x, weight = x.to(grad.dtype), weight.to(grad.dtype)
     if not convolution:
         to_input = grad @ weight if needs[0] else None
-        to_weight = grad.flatten(0, -2).T @ x.flatten(0, -2) if needs[1] else None
+        rows, columns = grad.shape[-1], x.shape[-1]
+        to_weight = grad.reshape(-1, rows).T @ x.reshape(-1, columns) if needs[1] else None
         return to_input, to_weight
     stride, padding, dilation = convolution
     batched = grad.dim() == len(stride) + 2
@@ -122,9 +129,9 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # no
             drawn = torch.randn_like(g_a)
             g_a = drawn * (squared_norm(g_a) / squared_norm(drawn)).sqrt().to(g_a.dtype)
         norm = squared_norm(g_a)
-        to_input = (scale * g_a).to(ctx.input_dtype)
+        to_input = scaled(scale, g_a, ctx.input_dtype)
     if to_weight is not None:
-        to_weight = (scale * to_weight).to(weight.dtype)
+        to_weight = scaled(scale, to_weight, weight.dtype)
     return grad, to_input, None, to_weight, None, norm, *(None,) * 6
 
 

@@ -66,8 +66,10 @@ class PathOptions:
         for field in ("weight_side", "align"):
             if getattr(self, field) != 0:
                 _check_positive(field, getattr(self, field))
-        if self.rank < 1:
-            raise ConfigError(f"rank={self.rank} must be at least 1.")
+        for field, least in (("rank", 1), ("seed", 0)):
+            value = getattr(self, field)
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ConfigError(f"{field}={value!r} must be a whole number, at least {least}.")
         _check_together(self)
 
 
@@ -83,6 +85,8 @@ def _check_together(options: PathOptions) -> None:
             f'auxiliary="{options.auxiliary}" has no weight of its own, so align= and '
             'objective="bias" do not apply to it.'
         )
+    if options.fixed_scale is not None and (options.decay, options.reading) != ("none", "unscaled"):
+        raise ConfigError("fixed_scale= never changes, so decay= and reading= do not apply to it.")
     changed = [
         name
         for name in ("scope", "aux_input", "dose", "weight_side", "noise", "fixed_scale")

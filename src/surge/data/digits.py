@@ -11,7 +11,7 @@ TEST_FRACTION = 0.2
 
 
 def load_digits(split: str) -> ImageSet:
-    """Return the ``"train"`` (1,437) or ``"test"`` (360) part as uint8 ``[N, 1, 8, 8]``.
+    """Return the ``"train"`` (1,438) or ``"test"`` (359) part as uint8 ``[N, 1, 8, 8]``.
 
     Pixels keep their stored values 0..16; the set's normalization maps them to [-1, 1].
     """

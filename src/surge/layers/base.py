@@ -59,13 +59,13 @@ class BinaryLayer(nn.Module):
         """Return the output, bias aside, for a prepared input ``z``."""
         return self.operate(self.method.binarize(z), z)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # torch's name, for calls by keyword
         """Binarise, multiply, scale; the auxiliary path acts only where a gradient will flow."""
         path = self.auxiliary
-        if path is not None and self.training and torch.is_grad_enabled() and x.requires_grad:
-            y = path(self, x)
+        if path is not None and self.training and torch.is_grad_enabled() and input.requires_grad:
+            y = path(self, input)
         else:
-            y = self.respond(self.method.prepare_input(x))
+            y = self.respond(self.method.prepare_input(input))
         return y if self.bias is None else y + self.geometry.along_output(self.bias).to(y.dtype)
 
     def packed_weight(self) -> tuple[Tensor, Tensor]:

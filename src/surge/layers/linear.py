@@ -60,14 +60,14 @@ class BinaryEmbedding(BinaryLayer, nn.Embedding):  # type: ignore[misc]
         """The shape facts a method needs."""
         return Geometry("embedding", self.num_embeddings, self.embedding_dim)
 
-    def forward(self, indices: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         """Look up binarised rows; a per-row output scale is applied to the row."""
         weight = self.method.binarize_weight(self.weight)
         scale = self.method.output_scale()
         if scale is not None:
             weight = weight * scale.unsqueeze(1)
         return F.embedding(
-            indices,
+            input,
             weight,
             padding_idx=self.padding_idx,
             scale_grad_by_freq=self.scale_grad_by_freq,

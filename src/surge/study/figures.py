@@ -231,11 +231,14 @@ def draw_series(
 
 
 def frame(figure: Figure, panels: Sequence[Axes], *, x: str, y: str) -> None:
-    """Label the axes once for all panels and put one legend, from the first panel, below them."""
+    """Label the axes and put one legend, from the first panel, below all panels."""
+    for axes in panels:
+        place = axes.get_subplotspec()
+        if place is None or place.is_last_row():
+            axes.set_xlabel(x)
     if len(panels) == 1:
-        panels[0].set(xlabel=x, ylabel=y)
+        panels[0].set_ylabel(y)
     else:
-        figure.supxlabel(x)
         figure.supylabel(y)
     handles, labels = panels[0].get_legend_handles_labels()
     columns = min(len(labels), 2 if figure.get_figwidth() < 8 else 6)

@@ -12,15 +12,14 @@ With g_b = mu_b + noise, g_a = mu_a + noise, a reference g* and the bias delta_b
 The theorem assumes tr Cov(g_b, g_a) = 0, but both gradients are linear in the same output gradient
 G. The corollary assumes that the cosine of delta_b and mu_a, bias_ratio = |delta_b| / |mu_b| and
 noise_ratio = tr Var(g_a) / |mu_a|^2 stay what eta was set for; here each drifts once, eta stays.
-Unsaid in the paper: the norm of one mini-batch holds its noise, |g|^2 ~ |mu|^2 (1 + noise ratio).
+Unsaid in the paper: the norm of one mini-batch holds its noise, |g|^2 ~ |mu|^2 (1 + noise_ratio).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,19 +27,20 @@ from numpy.typing import NDArray
 
 from surge.errors import ConfigError
 from surge.study import figures
-from surge.study.figures import COLOURS, Row
+from surge.study.figures import COLOURS, Mark, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Array = NDArray[np.float64]
+Rng = np.random.Generator
 
-Z_LIMIT = 3.0
+Z_LIMIT = 4.0
 """A formula further from the estimate than this many standard errors is called wrong."""
 PAPER_ETA = 0.01
 """The eta the paper trains with."""
-_CHUNK = 8192
+_CHUNK = 8192  # mini-batches held in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,17 +124,16 @@ def _standard_error(values: Array) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values)))
 
 
-def sample(model: MomentModel, count: int, rng: np.random.Generator) -> Draws:
-    """Draw ``count`` mini-batch gradients, a chunk at a time."""
+def sample(model: MomentModel, count: int, rng: Rng) -> Draws:
+    """Draw ``count`` mini-batch gradients."""
     parts = []
     for start in range(0, count, _CHUNK):
         normal = rng.standard_normal((min(_CHUNK, count - start), model.noise_b.shape[1]))
-        g_a = model.mean_a + normal @ model.noise_a.T
         g_b = model.mean_b + normal @ model.noise_b.T
+        g_a = model.mean_a + normal @ model.noise_a.T
         missing = model.mean_b + model.bias - g_b
         norm_b, norm_a = np.linalg.norm(g_b, axis=1), np.linalg.norm(g_a, axis=1)
-        cross = np.einsum("ij,ij->i", missing, g_a)
-        residual = np.einsum("ij,ij->i", missing, missing)
+        residual, cross = np.sum(missing**2, axis=1), np.sum(missing * g_a, axis=1)
         parts.append((residual, cross, norm_a**2, norm_b / (norm_a + 1e-8)))
     return Draws(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
@@ -174,12 +173,17 @@ class Scenario:
     eta: float
 
 
+_LAYERS = (
+    ("shared-independent", "Shared G, $W_a$ drawn on its own"),
+    ("shared-aligned", "Shared G, $W_a$ = latent $W_b$"),
+    ("shared-clipped", "Shared G, clipped scope only"),
+)
 _DRIFTS: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("corollary", "Norm ratio: premises hold", {}),
     ("no-alignment", "(i) fails: no alignment", {"cosine": 0.0}),
     ("negative-alignment", "(i) fails: negative alignment", {"cosine": -0.7}),
     ("large-bias", "(ii) fails: large bias", {"bias_ratio": 4.0}),
-    ("large-noise", "(iii) fails: large noise", {"noise_ratio": 8.0}),
+    ("large-noise", "(iii) fails: large noise", {"noise": 8.0}),
 )
 
 
@@ -187,42 +191,29 @@ def scenarios(*, dimension: int, noise: float, seed: int) -> tuple[Scenario, ...
     """Build the nine scenarios: noises independent or shared, then the corollary's premises."""
     rng = np.random.default_rng([seed, 0])
     first = _angled_model(rng, dimension)
-    eta = first.eta
-    fresh, aligned, clipped = _layer_models(rng, dimension, noise)
-    found = [
-        Scenario("independent", "Independent noises", "holds", first, eta),
-        _shared("independent", "$W_a$ drawn on its own", "fails: correlated noises", fresh),
-        _shared("aligned", "$W_a$ = latent $W_b$", "fails: correlated noises", aligned),
-        _shared("clipped", "clipped scope only", "holds", clipped),
-    ]
+    found = [Scenario("independent", "Independent noises", "holds", first, first.eta)]
+    for (name, title), model in zip(_LAYERS, _layer_models(rng, dimension, noise), strict=True):
+        premise = "fails: correlated noises" if model.terms[1] else "holds"
+        found.append(Scenario(name, title, premise, model, max(model.eta, 0.0)))
     for name, title, drift in _DRIFTS:
         premise = "fails: " + name.replace("-", " ") if drift else "holds"
-        found.append(Scenario(name, title, premise, _angled_model(rng, dimension, **drift), eta))
+        model = _angled_model(rng, dimension, **drift)
+        found.append(Scenario(name, title, premise, model, first.eta))
     return tuple(found)
 
 
-def _shared(name: str, title: str, premise: str, model: MomentModel) -> Scenario:
-    eta = max(model.eta, 0.0)
-    return Scenario(f"shared-{name}", f"Shared G, {title}", premise, model, eta)
-
-
 def _angled_model(
-    rng: np.random.Generator,
-    dimension: int,
-    *,
-    cosine: float = 0.7,
-    bias_ratio: float = 0.8,
-    noise_ratio: float = 0.5,
+    rng: Rng, dimension: int, *, cosine: float = 0.7, bias_ratio: float = 0.8, noise: float = 0.5
 ) -> MomentModel:
     """Independent noises of uneven variance, |mu_b| = 1, |mu_a| = 2, exact ratios."""
     first, second, third = np.linalg.qr(rng.standard_normal((dimension, 3)))[0].T
     toward_a = 0.8 * first + 0.6 * second
     bias = bias_ratio * (cosine * toward_a + (1.0 - cosine**2) ** 0.5 * third)
-    var_b, var_a = (rng.dirichlet(np.full(dimension, 2.0)) * x for x in (0.5, 4.0 * noise_ratio))
+    var_b, var_a = (rng.dirichlet(np.full(dimension, 2.0)) * x for x in (0.5, 4.0 * noise))
     return independent_model(first, 2.0 * toward_a, bias, variance_b=var_b, variance_a=var_a)
 
 
-def _layer_models(rng: np.random.Generator, dimension: int, noise: float) -> list[MomentModel]:
+def _layer_models(rng: Rng, dimension: int, noise: float) -> list[MomentModel]:
     """One layer with half its inputs clipped: W_a fresh, W_a = latent W_b, the latter masked."""
     latent, fresh = rng.standard_normal((2, dimension // 2, dimension)) / dimension**0.5
     weight_b = np.mean(np.abs(latent)) * np.where(latent < 0.0, -1.0, 1.0)
@@ -310,10 +301,8 @@ def judge(scenario: Scenario, draws: Draws) -> Result:
         value, error, z_closed, z_corrected, eta, eta * ratio, ags, excess(PAPER_ETA), none,
         best, excess(best), _formula_verdict(z_closed, z_corrected), _ags_verdict(ags, none),
     )  # fmt: skip
-    etas = [
-        {"scenario": scenario.name, "eta": x, "excess": excess(x)}
-        for x in np.geomspace(1e-3, 10.0, 81).tolist()
-    ]
+    grid = np.geomspace(1e-3, 10.0, 161).tolist()
+    etas = [{"scenario": scenario.name, "eta": x, "excess": excess(x)} for x in grid]
     points = _points(model, draws, verdict, ags_spread=eta * float(draws.ratio.std()))
     return Result(scenario.title, verdict, tuple(points), tuple(etas))
 
@@ -332,34 +321,34 @@ def _points(model: MomentModel, draws: Draws, found: Verdict, *, ags_spread: flo
     """Return everything the panel shows, errors relative to the one without compensation."""
     unit = model.expected_error(0.0)
     marked = (0.0, found.closed_form, found.corrected, found.ags_scale)
-    middle, reach = (max(marked) + min(marked)) / 2, 0.85 * (max(marked) - min(marked)) + 0.02
+    beyond = 0.35 * (max(marked) - min(marked)) + 0.02
+    span = (min(marked) - beyond, max(marked) + beyond)
     rows: list[Row] = []
 
-    def add(series: str, scale: float, error: float, *bars: float) -> None:
-        errors = dict(zip(("scale_bar", "error_bar"), bars, strict=False))
-        head = {"scenario": found.scenario, "series": series}
-        rows.append({**head, "scale": scale, "error": error / unit, **errors})
+    def add(series: str, scale: float, *, across: float = 0.0, up: float = 0.0) -> None:
+        mean, error = draws.mean_error(scale) if up else (model.expected_error(scale), 0.0)
+        bars = {"scale_bar": across, "error_bar": up * error / unit}
+        place = {"scale": scale, "error": mean / unit}
+        rows.append({"scenario": found.scenario, "series": series, **place, **bars})
 
-    for scale in np.linspace(middle - reach, middle + reach, 81).tolist():
-        add("expected error", scale, model.expected_error(scale))
-    for scale in np.linspace(middle - reach, middle + reach, 11).tolist():
-        mean, error = draws.mean_error(scale)
-        add("Monte-Carlo error", scale, mean, 0.0, 2.0 * error / unit)
-    add("closed form (paper)", found.closed_form, model.expected_error(found.closed_form))
-    add("corrected optimum", found.corrected, model.expected_error(found.corrected))
-    add("AGS", found.ags_scale, model.expected_error(found.ags_scale), ags_spread)
-    lowest = draws.mean_error(found.estimate)[0]
-    add("Monte-Carlo minimiser", found.estimate, lowest, Z_LIMIT * found.standard_error)
+    for scale in np.linspace(*span, 81).tolist():
+        add("expected error", scale)
+    for scale in np.linspace(*span, 11).tolist():
+        add("Monte-Carlo error", scale, up=2.0)
+    add("closed form (paper)", found.closed_form)
+    add("corrected optimum", found.corrected)
+    add("AGS", found.ags_scale, across=ags_spread)
+    add("Monte-Carlo minimiser", found.estimate, across=Z_LIMIT * found.standard_error)
     return rows
 
 
-_MARKS: dict[str, figures.Mark] = {
-    "corrected optimum": figures.Mark("#f6c6a5", "upright", width=5.0),
-    "closed form (paper)": figures.Mark(COLOURS["blue"], "upright", dashes="--", width=1.7),
-    "expected error": figures.Mark(COLOURS["ink"], "line", width=1.3),
-    "Monte-Carlo error": figures.Mark(COLOURS["grey"], "hollow", size=3.6),
-    "AGS": figures.Mark(COLOURS["green"], "triangle", size=7.0),
-    "Monte-Carlo minimiser": figures.Mark(COLOURS["vermilion"], "dot", size=4.5),
+_MARKS: dict[str, Mark] = {
+    "corrected optimum": Mark("#f6c6a5", "upright", width=5.0),
+    "closed form (paper)": Mark(COLOURS["blue"], "upright", dashes="--", width=1.7),
+    "expected error": Mark(COLOURS["ink"], "line", width=1.3),
+    "Monte-Carlo error": Mark(COLOURS["grey"], "hollow", size=3.6),
+    "AGS": Mark(COLOURS["green"], "triangle", size=7.0),
+    "Monte-Carlo minimiser": Mark(COLOURS["vermilion"], "dot", size=4.5),
 }
 
 
@@ -376,20 +365,19 @@ def draw(results: Sequence[Result]) -> Figure:
             figures.panel_title(axes, f"{letter}  {result.title}", facts)
             figures.draw_series(axes, result.points, _MARKS, x="scale", y="error")
             axes.axhline(1.0, color=COLOURS["grey"], linewidth=0.8, linestyle=":", zorder=0)
-            _draw_zoom(axes.inset_axes((0.33, 0.63, 0.36, 0.22)), result)
+            _draw_zoom(axes.inset_axes((0.31, 0.66, 0.36, 0.22)), result)
         figures.frame(figure, panels, x="scale", y="squared error / without compensation")
     return figure
 
 
 def _draw_zoom(axes: Axes, result: Result) -> None:
     """Show the minimiser and both formulas within six standard errors of it."""
-    found = result.verdict
+    place, error = result.verdict.estimate, result.verdict.standard_error
     marks = {name: mark for name, mark in _MARKS.items() if mark.kind in ("upright", "dot")}
     rows = [{**row, "error": 0.0} for row in result.points]
     figures.draw_series(axes, rows, marks, x="scale", y="error")
-    reach = 6.0 * found.standard_error
-    axes.set(xlim=(found.estimate - reach, found.estimate + reach), xticks=(), yticks=())
-    axes.set_title("zoom: 12 standard errors wide", fontsize=6.5, weight="normal", pad=2.0)
+    axes.set(xlim=(place - 6.0 * error, place + 6.0 * error), xticks=(), yticks=())
+    axes.set_title(f"zoom: bar ± {Z_LIMIT:g}, box ± 6 SE", fontsize=6.5, weight="normal", pad=2.0)
     axes.spines[:].set_visible(True)
 
 
@@ -397,31 +385,16 @@ def draw_eta(results: Sequence[Result]) -> Figure:
     """Return the relative excess error of AGS against eta, one line per corollary scenario."""
     colours = (COLOURS[x] for x in ("ink", "purple", "vermilion", "orange", "blue"))
     with figures.look():
-        figure, panels = figures.new_figure(panel=(6.4, 4.2))
-        axes = panels[0]
+        figure, (axes,) = figures.new_figure(panel=(6.4, 4.2))
         for colour, result in zip(colours, results[-len(_DRIFTS) :], strict=True):
-            found, mark = result.verdict, figures.Mark(colour, "line", width=1.8)
+            found, mark = result.verdict, Mark(colour, "line", width=1.8)
             rows = [{**row, "series": result.title} for row in result.etas]
             figures.draw_series(axes, rows, {result.title: mark}, x="eta", y="excess")
-            axes.plot(found.best_eta, found.best_eta_excess, "o", color=colour, clip_on=True)
-        for eta, words in ((PAPER_ETA, "paper's eta"), (results[0].verdict.eta, "corollary's eta")):
+            axes.plot(found.best_eta, found.best_eta_excess, "o", color=colour)
+        for eta, words in ((PAPER_ETA, "the paper's "), (results[-1].verdict.eta, "corollary's ")):
             axes.axvline(eta, color=COLOURS["grey"], linewidth=0.9, linestyle=":")
-            axes.annotate(f" {words} {eta:.2f}", (eta, 0.96), fontsize=8, color="#555555")
+            axes.annotate(words, (eta, 0.96), ha="right", fontsize=8)
         axes.set(xscale="log", xlim=(1e-3, 10.0), ylim=(-0.03, 1.0))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        figures.frame(figure, panels, x="eta", y="error of AGS above the smallest")
+        figures.frame(figure, [axes], x="eta", y="error of AGS above the smallest")
     return figure
-
-
-def write(results: Sequence[Result], folder: Path | str) -> list[Path]:
-    """Write both pictures with their CSVs and the table of verdicts as CSV and JSON."""
-    folder = Path(folder)
-    table = [asdict(result.verdict) for result in results]
-    points = [row for result in results for row in result.points]
-    etas = [row for result in results for row in result.etas]
-    return [
-        *figures.save(draw(results), points, folder / "theorem.png"),
-        *figures.save(draw_eta(results), etas, folder / "theorem-eta.png"),
-        figures.write_csv(table, folder / "verdicts.csv"),
-        figures.write_json(table, folder / "verdicts.json"),
-    ]

@@ -1,0 +1,58 @@
+"""``surge reproduce``: fill a results table, a few minutes at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class ReproduceCommand:
+    """Run what is missing of a table within a time budget, and print the table.
+
+    Example:
+        surge reproduce digits
+        surge reproduce cifar10 --rows resnet20-recu resnet20-recu-surge --seeds 0 1 2 --budget 9m
+        surge reproduce cifar10 --table-only
+    """
+
+    table: Annotated[str, tyro.conf.Positional]
+    """digits, cifar10, common."""
+    rows: tuple[str, ...] = ()
+    """Rows to run, also <row>-surge-<variant>; all rows of the table by default."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Seeds to run; every row of a seed starts from the same weights and sees the same data."""
+    epochs: int | None = None
+    """Another number of epochs than the recipes say."""
+    held_out: bool = False
+    """Test on 10 % of the training set instead of the test set."""
+    budget: str | None = None
+    """Stop cleanly after this time (90s, 9m, 2h); call again to go on."""
+    data: str | None = None
+    """Folder of the data sets; else $SURGE_DATA, else ./data."""
+    runs: Path = Path("runs")
+    """Where run folders are kept."""
+    results: Path = Path("results")
+    """Where finished runs are stored."""
+    device: str | None = None
+    """cpu, cuda, cuda:1; by default a GPU if there is one."""
+    commit: str | None = None
+    """Commit to record where there is no repository."""
+    table_only: bool = False
+    """Train nothing; print the table from what is stored."""
+
+    def run(self, console: Console) -> int | None:
+        """Work through the queue."""
+        from surge.cli.reproducing import reproduce
+
+        reproduce(self, console)
+        return 0
+
+
+COMMAND = ("reproduce", ReproduceCommand)

@@ -1,0 +1,78 @@
+"""``surge train``: one recipe, one seed, one run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """Train a recipe; a killed run continues with --resume.
+
+    Example:
+        surge train digits-cnn-recu-surge --seed 1
+        surge train cifar10-resnet20-recu-surge --seed 1 --epochs 60
+        surge train --resume runs/cifar10-resnet20-recu-surge-seed1
+        torchrun --nproc-per-node 2 -m surge train cifar10-resnet20-recu
+    """
+
+    recipe: Annotated[str | None, tyro.conf.Positional] = None
+    """Name of a recipe, <table>-<row>[-surge[-variant]]; --list shows them."""
+    seed: int = 0
+    """Decides start weights, data order and crops."""
+    epochs: int | None = None
+    """Train for another number of epochs than the recipe says."""
+    eta: float | None = None
+    """Another share for SURGE than the recipe says."""
+    held_out: bool = False
+    """Test on 10 % of the training set instead of the test set."""
+    limit: int | None = None
+    """Use only the first images of each part."""
+    precision: Literal["fp32", "bf16"] | None = None
+    """Arithmetic on a GPU."""
+    accumulate: int | None = None
+    """Split every batch into this many parts."""
+    data: str | None = None
+    """Folder of the data sets; else $SURGE_DATA, else ./data."""
+    out: Path | None = None
+    """Folder of this run; by default runs/<recipe>-seed<seed>."""
+    resume: Path | None = None
+    """Continue the run in this folder; nothing else is needed."""
+    results: Path = Path("results")
+    """Where the line about the finished run is added."""
+    device: str | None = None
+    """cpu, cuda, cuda:1; by default a GPU if there is one."""
+    compiled: bool | None = None
+    """Force torch.compile on or off."""
+    captured: bool | None = None
+    """Force CUDA-graph capture on or off."""
+    save_every: float = 30.0
+    """Seconds between checkpoints; 0 writes one after every epoch."""
+    budget: str | None = None
+    """Stop cleanly after this time (90s, 9m, 2h)."""
+    commit: str | None = None
+    """Commit to record where there is no repository."""
+    tensorboard: bool = False
+    """Also write TensorBoard events into the run folder."""
+    list: bool = False
+    """Show all recipes and stop."""
+
+    def run(self, console: Console) -> int | None:
+        """Train."""
+        from surge.cli.training import list_recipes, train_one
+
+        if self.list:
+            list_recipes(console)
+            return 0
+        train_one(self, console)
+        return 0
+
+
+COMMAND = ("train", TrainCommand)

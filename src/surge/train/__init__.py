@@ -1,0 +1,1 @@
+"""One training loop for every recipe: steps, schedules, checkpoints, processes."""

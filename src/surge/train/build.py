@@ -1,0 +1,129 @@
+"""From a recipe to the objects that train: data, model, auxiliary paths, optimizer."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from surge.compensation import Compensation, compensate_
+from surge.convert import binarize_
+from surge.data import Augmentation, ImageSet, ResidentLoader, hold_out, load_cifar10, load_digits
+from surge.models import build_model
+from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
+from surge.train.distributed import World
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a training loop needs, on its device."""
+
+    model: nn.Module
+    compensation: Compensation | None
+    optimizer: torch.optim.Optimizer
+
+
+def load_sets(spec: DataSpec, root: Path) -> tuple[ImageSet, ImageSet]:
+    """Return the images to train on and the images to test on."""
+    if spec.name == "digits":
+        train, test = load_digits("train"), load_digits("test")
+    else:
+        train = load_cifar10(root, "train")
+        test = train if spec.held_out else load_cifar10(root, "test")
+    if spec.held_out:
+        train, test = hold_out(train)
+    if spec.limit is not None:
+        train, test = (s.subset(torch.arange(min(spec.limit, len(s)))) for s in (train, test))
+    return train, test
+
+
+def make_loaders(
+    recipe: Recipe, sets: tuple[ImageSet, ImageSet], seed: int, device: torch.device, world: World
+) -> tuple[ResidentLoader, ResidentLoader]:
+    """Put both sets on the device; all arms of one seed see the same order and crops."""
+    dtype = compute_dtype(recipe.train, device)
+    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+    train = ResidentLoader(
+        sets[0],
+        batch_size=min(recipe.train.batch, len(sets[0])),
+        device=device,
+        seed=seed,
+        shuffle=True,
+        augmentation=Augmentation() if recipe.data.augment else None,
+        drop_last=recipe.train.drop_last,
+        rank=world.rank,
+        world=world.size,
+        dtype=dtype,
+        memory_format=layout,
+    )
+    test = ResidentLoader(
+        sets[1],
+        batch_size=2500 if device.type == "cuda" else 500,
+        device=device,
+        rank=world.rank,
+        world=world.size,
+        dtype=dtype,
+        memory_format=layout,
+    )
+    return train, test
+
+
+def compute_dtype(spec: TrainSpec, device: torch.device) -> torch.dtype:
+    """Return the dtype of activations: bf16 only where the recipe and the device have it."""
+    return torch.bfloat16 if device.type == "cuda" and spec.precision == "bf16" else torch.float32
+
+
+def build_network(
+    recipe: Recipe, seed: int, example: torch.Tensor
+) -> tuple[nn.Module, Compensation | None]:
+    """Build the model on the CPU; its own weights depend on the seed alone, not on SURGE."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = build_model(recipe.model.name, **recipe.model.options)
+        if recipe.method is not None:
+            method = recipe.method
+            binarize_(model, method.name, skip=method.skip, **method.options)
+    compensation = None
+    if recipe.surge is not None:
+        fields = {**vars(recipe.surge), "seed": seed}
+        compensation = compensate_(model, **fields, example_input=example)
+    return model, compensation
+
+
+def build_parts(recipe: Recipe, seed: int, device: torch.device, example: torch.Tensor) -> Parts:
+    """Build model and optimizer on their device, ready for the first step or for a checkpoint."""
+    model, compensation = build_network(recipe, seed, example)
+    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+    model.to(device=device, memory_format=layout)
+    optimizer = make_optimizer(model, recipe.train, device)
+    if compensation is not None:
+        compensation.follow(optimizer)
+    return Parts(model, compensation, optimizer)
+
+
+def make_optimizer(
+    model: nn.Module, spec: TrainSpec, device: torch.device
+) -> torch.optim.Optimizer:
+    """Return the optimizer; on a GPU its learning rate is a tensor that a captured step reads."""
+    on_gpu = device.type == "cuda"
+    lr = torch.tensor(spec.lr, device=device) if on_gpu else spec.lr
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD(
+            model.parameters(),
+            lr=lr,
+            momentum=spec.momentum,
+            weight_decay=spec.weight_decay,
+            fused=on_gpu,
+        )
+    return torch.optim.Adam(
+        model.parameters(), lr=lr, weight_decay=spec.weight_decay, fused=on_gpu, capturable=on_gpu
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Set the learning rate in place, so that a captured step sees it."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value

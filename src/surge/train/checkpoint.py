@@ -1,0 +1,70 @@
+"""Checkpoints that survive a kill, a full disk and a torn write."""
+
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from surge.errors import CheckpointMismatchError
+
+FORMAT = 1
+KEPT = 2
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing so that at any moment the old or the new content is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save(folder: Path, state: dict[str, Any], epoch: int) -> Path:
+    """Write ``epoch-00012.pt`` (epochs done) and remove all but the newest few."""
+    path = folder / f"epoch-{epoch:05d}.pt"
+    with atomic(path) as file:
+        torch.save({"format": FORMAT, "epoch": epoch, **state}, file)
+    for old in found(folder)[KEPT:]:
+        old.unlink()
+    return path
+
+
+def found(folder: Path) -> list[Path]:
+    """Return the checkpoints of a folder, newest first."""
+    return sorted(folder.glob("epoch-*.pt"), reverse=True)
+
+
+def load_newest(
+    folder: Path, recipe: str, device: torch.device
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the newest readable checkpoint, and a sentence for each that was passed over."""
+    passed: list[str] = []
+    for path in found(folder):
+        try:
+            state = torch.load(path, map_location=device, weights_only=True)
+        except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
+            passed.append(f"{path.name} is damaged ({type(e).__name__}); an older one is used.")
+            continue
+        if not isinstance(state, dict) or state.get("format") != FORMAT:
+            raise CheckpointMismatchError(
+                f"{path} is not a checkpoint of this package (format {FORMAT})."
+            )
+        if state.get("recipe") != recipe:
+            raise CheckpointMismatchError(
+                f'{path} belongs to the recipe "{state.get("recipe")}", not to "{recipe}".'
+            )
+        return state, passed
+    raise CheckpointMismatchError(f"{folder} holds no readable checkpoint. {' '.join(passed)}")

@@ -1,0 +1,45 @@
+"""Processes of one run: torchrun starts them, DistributedDataParallel joins them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among all processes of the run."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and talks."""
+        return self.rank == 0
+
+
+@contextmanager
+def joined(device: torch.device) -> Iterator[World]:
+    """Join the other processes if torchrun started us, and leave at the end."""
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        yield World()
+        return
+    torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield World(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def wrapped(model: nn.Module, world: World, device: torch.device) -> nn.Module:
+    """Return the model as is, or inside DistributedDataParallel."""
+    if world.size == 1:
+        return model
+    return DistributedDataParallel(
+        model, device_ids=[device.index] if device.type == "cuda" else None
+    )

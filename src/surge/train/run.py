@@ -1,0 +1,133 @@
+"""The folder of a run: everything needed to understand, repeat and continue it."""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from surge.errors import CheckpointMismatchError, ConfigError
+from surge.recipes import serial
+from surge.recipes.recipe import Recipe
+from surge.train.checkpoint import atomic
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """``config.yaml env.json metrics.jsonl log.txt checkpoints/ summary.txt figures/``."""
+
+    path: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.path / "checkpoints"
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe, environment: Mapping[str, object]) -> "RunFolder":
+        """Start a new run; an existing one is never overwritten."""
+        if (path / "config.yaml").exists():
+            raise ConfigError(
+                f"{path} holds a run already. Continue it with --resume {path}, or choose "
+                "another folder with --out."
+            )
+        folder = cls(path)
+        folder.write("config.yaml", serial.dump(recipe))
+        folder.write("env.json", json.dumps(environment, indent=2) + "\n")
+        (path / "figures").mkdir(exist_ok=True)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> tuple["RunFolder", Recipe, dict[str, Any]]:
+        """Return an existing run with its recipe and environment."""
+        try:
+            recipe = serial.load((path / "config.yaml").read_text())
+            environment = json.loads((path / "env.json").read_text())
+        except FileNotFoundError as error:
+            raise CheckpointMismatchError(
+                f"{path} is not the folder of a run: {Path(str(error.filename)).name} is missing."
+            ) from error
+        except json.JSONDecodeError as error:
+            raise CheckpointMismatchError(f"{path / 'env.json'} is damaged: {error}.") from error
+        return cls(path), recipe, environment
+
+    def write(self, name: str, text: str) -> None:
+        """Write a small file atomically."""
+        with atomic(self.path / name) as file:
+            file.write(text.encode())
+
+    def append_metrics(self, row: Mapping[str, object]) -> None:
+        """Add one epoch to ``metrics.jsonl``."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Return the epochs written so far; a line torn by a kill is left out."""
+        path = self.path / "metrics.jsonl"
+        rows = []
+        for line in path.read_text().splitlines() if path.exists() else ():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return rows
+
+    def keep_metrics(self, epochs: int) -> None:
+        """Forget epochs after a checkpoint: they will be trained again."""
+        kept = [row for row in self.metrics() if row["epoch"] < epochs]
+        self.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+
+    def log(self, line: str) -> None:
+        """Add a line to ``log.txt``."""
+        with (self.path / "log.txt").open("a") as file:
+            file.write(line.rstrip() + "\n")
+
+
+def describe_environment(device: torch.device, seed: int, commit: str | None) -> dict[str, object]:
+    """Return what a reader needs to know about where a run happened."""
+    from surge import __version__
+
+    known, dirty = git_state()
+    return {
+        "surge": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "cuda": torch.version.cuda,
+        "hardware": hardware(device),
+        "commit": commit or known,
+        "dirty": dirty,
+        "seed": seed,
+        "command": " ".join(["surge", *sys.argv[1:]]),
+    }
+
+
+def hardware(device: torch.device) -> str:
+    """Return the name of the processor that does the work."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    model = ""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else ""
+    return f"{model or platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def git_state() -> tuple[str | None, bool]:
+    """Return the commit of the source tree and whether it has changes; (None, False) outside."""
+    here = Path(__file__).resolve().parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(here), *arguments], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        return git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", "."))
+    except (OSError, subprocess.CalledProcessError):
+        return None, False

@@ -1,0 +1,25 @@
+"""The learning rate, epoch by epoch."""
+
+import math
+
+from surge.recipes.recipe import TrainSpec
+
+
+def learning_rate(spec: TrainSpec, epoch: int) -> float:
+    """Return the learning rate of ``epoch`` (from 0), as the authors of ReCU step it.
+
+    The warm-up climbs to the full rate in its last epoch, and the cosine starts from there:
+    with 5 warm-up epochs of 600, lr(e) = lr/2 (1 + cos(pi (e - 4) / 596)) for e >= 4.
+
+    >>> [round(learning_rate(TrainSpec(), e), 4) for e in (0, 4, 302, 599)]
+    [0.02, 0.1, 0.05, 0.0]
+    """
+    if epoch < spec.warmup:
+        return spec.lr * (epoch + 1) / spec.warmup
+    start = max(spec.warmup - 1, 0)
+    progress = (epoch - start) / max(spec.epochs - start, 1)
+    if spec.schedule == "cosine":
+        return spec.lr * 0.5 * (1 + math.cos(math.pi * progress))
+    if spec.schedule == "linear":
+        return spec.lr * (1 - progress)
+    return spec.lr

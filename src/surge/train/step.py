@@ -1,0 +1,134 @@
+"""One optimizer step and one test batch: the only code that runs for every batch.
+
+Nothing here waits for the device or depends on values, so that a whole step can be compiled and
+captured in a CUDA graph; sums of loss and hits stay on the device until an epoch ends.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from surge.data import EpochPlan, ResidentLoader
+from surge.layers.hooks import extra_loss, on_step
+from surge.recipes.recipe import TrainSpec
+from surge.train.build import Parts, compute_dtype
+
+Criterion = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""Maps (logits, labels, images) to a loss; distillation is one of these."""
+
+
+def cross_entropy(smoothing: float) -> Criterion:
+    """Return the plain criterion."""
+
+    def criterion(logits: Tensor, labels: Tensor, images: Tensor) -> Tensor:
+        return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+
+    return criterion
+
+
+class Sums:
+    """Running sums on the device, read once per epoch."""
+
+    def __init__(self, device: torch.device) -> None:
+        """Start at zero."""
+        self.values = torch.zeros(4, device=device, dtype=torch.float64)
+
+    def add(self, loss: Tensor, hits: Tensor, count: int, dose: Tensor | None = None) -> None:
+        """Add one batch: its mean loss, hits, size, and the injected share."""
+        self.values[0] += loss.detach().double() * count
+        self.values[1] += hits
+        self.values[2] += count
+        if dose is not None:
+            self.values[3] += dose
+
+    def read(self) -> tuple[float, float, float, float]:
+        """Return (loss sum, hits, count, dose sum), summed over ranks, and start anew."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(self.values)
+        loss, hits, count, dose = self.values.tolist()
+        self.values.zero_()
+        return loss, hits, count, dose
+
+
+class TrainStep:
+    """Forward, backward, optimizer, scale, hooks: called with a part of an epoch's plan."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        network: nn.Module,
+        loader: ResidentLoader,
+        spec: TrainSpec,
+        *,
+        criterion: Criterion | None = None,
+        compiled: bool = False,
+    ) -> None:
+        """``network`` is the model, or the model inside its data-parallel wrapper."""
+        self.parts, self.network, self.loader, self.spec = parts, network, loader, spec
+        self.criterion = criterion or cross_entropy(spec.label_smoothing)
+        self.dtype = compute_dtype(spec, loader.device)
+        self.sums = Sums(loader.device)
+        self._forward = torch.compile(self.forward, fullgraph=True) if compiled else self.forward
+
+    def autocast(self) -> torch.autocast:
+        """Return the precision context of the forward."""
+        kind = self.loader.device.type
+        return torch.autocast(kind, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+
+    def forward(
+        self, permutation: Tensor, offsets: Tensor, flips: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Make the batch; return the loss to minimise, the data loss, and the hits."""
+        images, labels = self.loader.fetch(EpochPlan(permutation, offsets, flips))
+        with self.autocast():
+            logits = self.network(images)
+        loss = self.criterion(logits, labels, images)
+        extra = extra_loss(self.parts.model)
+        total = loss if extra is None else loss + extra
+        return total, loss, (logits.argmax(dim=1) == labels).sum()
+
+    def __call__(self, part: EpochPlan, weight: float = 1.0) -> None:
+        """Do one optimizer step on a part of the plan; ``weight`` scales the loss."""
+        full = self.loader.batch_size // self.loader.world
+        forward = self._forward if len(part) == full else self.forward
+        self.parts.optimizer.zero_grad(set_to_none=True)
+        size = -(-len(part) // self.spec.accumulate)
+        for start in range(0, len(part), size):
+            micro = part.part(start, min(start + size, len(part)))
+            last = start + size >= len(part)
+            with nullcontext() if last or self.loader.world == 1 else self.network.no_sync():  # type: ignore[operator]
+                total, loss, hits = forward(micro.permutation, micro.offsets, micro.flips)
+                (total * (weight * len(micro) / len(part))).backward()
+            self.sums.add(loss, hits, len(micro))
+        if self.parts.compensation is not None:
+            self.sums.values[3] += self.parts.compensation.injected() * len(part)
+        self.parts.optimizer.step()
+        on_step(self.parts.model)
+
+
+class TestStep:
+    """Loss and hits on one test batch, without gradients."""
+
+    __test__ = False  # not a pytest class
+
+    def __init__(self, model: nn.Module, loader: ResidentLoader, spec: TrainSpec) -> None:
+        """Hold the bare model: test batches need no gradient exchange."""
+        self.model, self.loader, self.spec = model, loader, spec
+        self.dtype = compute_dtype(spec, loader.device)
+        self.sums = Sums(loader.device)
+
+    def predict(self, part: EpochPlan) -> tuple[Tensor, Tensor]:
+        """Return (logits, labels) of a part of the plan."""
+        images, labels = self.loader.fetch(part)
+        kind, low = self.loader.device.type, self.dtype == torch.bfloat16
+        with torch.no_grad(), torch.autocast(kind, dtype=torch.bfloat16, enabled=low):
+            return self.model(images).float(), labels
+
+    def __call__(self, part: EpochPlan) -> None:
+        """Add one batch to the sums; the model must be in eval mode."""
+        logits, labels = self.predict(part)
+        hits = (logits.argmax(dim=1) == labels).sum()
+        self.sums.add(F.cross_entropy(logits, labels), hits, len(part))
