@@ -155,8 +155,8 @@ def binarize_(
     _convert_all(layers, chosen, method, method_options)
     found = risks.sentences({n for n in chosen if _takes_signs(layers[n])})
     found += [
-        f'The {place} layer "{name}" is binary, which usually costs several points of accuracy; '
-        f"keep_{place}=True keeps it float."
+        f'The {place} layer "{_shown(name)}" is binary, which usually costs several points of '
+        f"accuracy; keep_{place}=True keeps it float."
         for _, name, place in ends
         if verdicts[name] == "binary"
     ]
@@ -182,7 +182,7 @@ def _weighted(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 f'"{_shown(name)}" is binary already ({module.method.describe()}); binarize_ '
                 "works on float models only."
             )
-        if isinstance(module, (*BINARY, *NO_BINARY_FORM)) or _is_quantized(module):
+        if isinstance(module, (*BINARY, *NO_BINARY_FORM)) or is_quantized(module):
             yield name, module
 
 
@@ -198,14 +198,15 @@ def _refuse_wrapped(model: nn.Module) -> None:
         )
 
 
-def _is_quantized(module: nn.Module) -> bool:
+def is_quantized(module: nn.Module) -> bool:
+    """Return whether a module holds weights that torch has quantised, or simulates that."""
     # Stubs and containers of packed weights live in the same package, but have no weight.
     return type(module).__module__.startswith("torch.ao.nn.") and hasattr(module, "weight")
 
 
 def _unsuitable(model: nn.Module, name: str, layer: nn.Module, embeddings: bool) -> str:
     """Return ``binary``, or the reason why this layer cannot become binary."""
-    if _is_quantized(layer):
+    if is_quantized(layer):
         return QUANTIZED
     parent = model.get_submodule(name.rpartition(".")[0])
     for kind, children in USED_DIRECTLY.items():

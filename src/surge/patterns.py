@@ -40,18 +40,19 @@ def require_each_matches(patterns: Iterable[str], names: Sequence[str], argument
 
 
 def _near_miss(pattern: str, names: Sequence[str]) -> str:
-    """Name a close layer, else the pattern that a close part of the names would need.
+    """Name a close layer, or the pattern that a part of the names would need.
 
     >>> _near_miss("layer4", ["conv1", "layer4.0.conv1"])
     ' Did you mean "*layer4*"?'
     """
-    whole = did_you_mean(pattern, names)
-    if whole:
-        return whole
     core = pattern.strip("*.")
-    parts = get_close_matches(core, {part for name in names for part in name.split(".")}, n=1)
-    if not parts:
+    parts = {part for name in names for part in name.split(".")}
+    whole = did_you_mean(pattern, names)
+    if whole and core not in parts:
+        return whole
+    close = get_close_matches(core, sorted(parts), n=1)
+    if not close:
         return ""
-    mended = pattern.replace(core, parts[0])
+    mended = pattern.replace(core, close[0])
     works = any(fnmatchcase(name, mended) for name in names)
-    return f' Did you mean "{mended if works else f"*{parts[0]}*"}"?'
+    return f' Did you mean "{mended if works else f"*{close[0]}*"}"?'

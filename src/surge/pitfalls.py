@@ -120,19 +120,14 @@ def find(model: nn.Module, layers: set[str]) -> Risks:
 
 def _fed_by_relu(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
     source = node.args[0] if node.args else node.kwargs.get("input")
-    while isinstance(source, torch.fx.Node):
-        if source.op == "call_module":
-            module = modules[str(source.target)]
-            if isinstance(module, nn.ReLU | nn.ReLU6):
-                return True
-            if not isinstance(module, PASSING):
-                return False
-        elif source.target in RELUS:
-            return True
-        elif source.target not in PASSING_CALLS:
-            return False
-        source = source.args[0] if source.args else None
-    return False
+    if not isinstance(source, torch.fx.Node) or not source.op.startswith("call"):
+        return False
+    if source.op == "call_module":
+        module = modules[str(source.target)]
+        relu, passing = isinstance(module, nn.ReLU | nn.ReLU6), isinstance(module, PASSING)
+    else:
+        relu, passing = source.target in RELUS, source.target in PASSING_CALLS
+    return relu or (passing and _fed_by_relu(source, modules))
 
 
 def _reaches_norm(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:

@@ -35,7 +35,8 @@ def _refuse_double_backward() -> None:
 def squared_norm(x: Tensor) -> Tensor:
     """Return the sum of squares of all elements in float32, accumulated at least so precisely."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    return torch.linalg.vector_norm(x, dtype=wide).float().square()
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=wide)
+    return norm.float().square()
 
 
 def scaled(scale: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:

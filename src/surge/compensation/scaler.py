@@ -42,9 +42,11 @@ def updated_scale(
 def summed_over_ranks(sums: Tensor) -> Tensor:
     """Add the squared norms of all layers over all ranks, in one small all-reduce."""
     distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.all_reduce(sums)
-    return sums
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return sums
+    distributed.all_reduce(sums)
+    # Gradients are averaged over ranks, so that every local one was too large by their number.
+    return sums / distributed.get_world_size() ** 2
 
 
 def cosine_decay(epoch: int, epochs: int) -> float:

@@ -33,7 +33,7 @@ class Captured:
 
     def _capture(self, part: EpochPlan) -> tuple[torch.cuda.CUDAGraph, EpochPlan]:
         static = EpochPlan(part.permutation.clone(), part.offsets.clone(), part.flips.clone())
-        known = {id(tensor): tensor.clone() for tensor in self.state()}
+        known = {id(tensor): tensor.detach().clone() for tensor in self.state()}
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):

@@ -1,0 +1,362 @@
+"""summary: what a model costs, layer by layer: bits, bytes on disk, MACs, BOPs, OPs."""
+
+import math
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, cast, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd
+
+from surge.compensation.dry_run import call, evaluating
+from surge.convert import is_quantized
+from surge.errors import ConfigError, UnsupportedLayerError, did_you_mean
+from surge.layers import BinaryLayer
+from surge.patterns import Patterns, as_patterns, matches, require_each_matches
+from surge.pitfalls import NORMS
+
+Rest = Literal["fp32", "fp16", "int8"]
+REST_BYTES: dict[Rest, int] = {"fp32": 4, "fp16": 2, "int8": 1}
+FLOAT_BYTES = 4
+REAL = 32
+PRODUCTS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
+AVERAGES = (_AvgPoolNd, _AdaptiveAvgPoolNd)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What a layer or a model stores and computes."""
+
+    binary: int = 0
+    """Parameters stored in 1 bit."""
+    few_bit: int = 0
+    """Parameters stored in 2 to 31 bits."""
+    real: int = 0
+    """Parameters stored as numbers."""
+    bytes: int = 0
+    """Bytes of all tensors on disk, the scales included; a file's header comes on top."""
+    scale_bytes: int = 0
+    """The part of ``bytes`` that are scales of 1-bit, few-bit and int8 weights."""
+    macs: int = 0
+    """Multiply-accumulates of convolutions and linear layers, whatever their bits."""
+    bops: int = 0
+    """Bit operations: weight bits x input bits x MACs of the binarised layers."""
+    ops: float = 0.0
+    """MACs of the float layers + BOPs / 64."""
+    elementwise: int = 0
+    """Operations of norms (2 per element) and average pools (window + 1 per output)."""
+
+    @property
+    def parameters(self) -> int:
+        """All parameters that an exported model keeps."""
+        return self.binary + self.few_bit + self.real
+
+    @property
+    def float_bytes(self) -> int:
+        """Bytes of the same parameters, all in fp32."""
+        return FLOAT_BYTES * self.parameters
+
+    @property
+    def macs_with_norms_and_pools(self) -> int:
+        """MACs as the counter ``thop`` adds them up: norms and average pools count as well."""
+        return self.macs + self.elementwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryRow(Cost):
+    """One layer; a layer called twice has its parameters once and its MACs twice."""
+
+    name: str
+    kind: str
+    bits: tuple[int, int]
+    """Bits of (weights, inputs); 32 means real."""
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(Cost):
+    """The cost of a model in total, and per layer in ``rows``; print it."""
+
+    rows: tuple[SummaryRow, ...]
+    rest: Rest
+    excluded: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Draw the table."""
+        table: list[tuple[str, ...]] = [
+            ("layer", "kind", "bits", "parameters", "bytes", "MACs", "OPs", "")
+        ]
+        table += [_cells(row) for row in self.rows if row.bytes or row.macs or row.note]
+        totals = (self.parameters, self.bytes, self.macs, self.ops)
+        table.append(("total", "", "", *(f"{value:,.0f}" for value in totals), ""))
+        widths = [max(len(cells[column]) for cells in table) for column in range(8)]
+        lines = [
+            "  ".join(
+                cell.ljust(width) if column < 3 or column == 7 else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+            ).rstrip()
+            for cells in table
+        ]
+        few = f"{self.few_bit:,} in few bits, " if self.few_bit else ""
+        without = f", without {', '.join(self.excluded)}" if self.excluded else ""
+        smaller = self.float_bytes / max(self.bytes, 1)
+        lines.append(f"Parameters: {self.binary:,} in 1 bit, {few}{self.real:,} real{without}.")
+        lines.append(
+            f"On disk: {self.bytes:,} bytes ({self.bytes / 1e6:.2f} MB, {self.bytes / 2**20:.2f} "
+            f"MiB), real weights in {self.rest}; {smaller:.1f} times smaller than all in fp32."
+        )
+        lines.append(
+            f"OPs: {self.ops - self.bops / 64:,.0f} real MACs + {self.bops:,} BOPs / 64 "
+            f"= {self.ops:,.0f}."
+        )
+        return "\n".join(lines)
+
+
+def _cells(row: SummaryRow) -> tuple[str, ...]:
+    numbers = (row.parameters, row.bytes, row.macs, row.ops)
+    bits = f"{row.bits[0]}/{row.bits[1]}"
+    return (row.name or "(model)", row.kind, bits, *(f"{n:,.0f}" for n in numbers), row.note)
+
+
+def summary(
+    model: nn.Module, example_input: Any, *, rest: Rest = "fp32", exclude: Patterns = ()
+) -> Summary:
+    """Count what a model stores and computes, by one forward in eval mode without side effects.
+
+    On disk: weights of k bits take k bits each, without gaps, rounded up to a byte once per
+    layer, and one fp32 scale per output feature. Other tensors of two and more dimensions are
+    stored as ``rest`` says (int8: one fp32 scale per row), vectors in fp32. A BatchNorm is two
+    values per channel, and takes over scale and bias of a layer whose output it gets directly.
+    What training alone needs (auxiliary paths, schedules) is not counted.
+
+    MACs are those of convolutions and linear layers for the whole example, so give it a batch of
+    one. Products of two activations (attention scores) have no layer and are not counted.
+
+    Args:
+        model: Any module, float or binarised.
+        example_input: A tensor, a tuple of arguments, or a dict of keyword arguments.
+        rest: How real weights are stored: ``fp32``, ``fp16`` or ``int8``.
+        exclude: Patterns over module names to leave out, such as ``"fc"``.
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> from surge import binarize_
+        >>> inner = nn.Linear(8, 8)
+        >>> net = nn.Sequential(nn.Linear(4, 8), inner, nn.BatchNorm1d(8), nn.Linear(8, 2))
+        >>> report = binarize_(net, "bireal")
+        >>> print(summary(net, torch.zeros(1, 4)))
+        layer  kind          bits   parameters  bytes  MACs  OPs
+        0      Linear        32/32          40    160    32   32
+        1      BinaryLinear  1/1            72      8    64    1
+        2      BatchNorm1d   32/32          16     64     0    0
+        3      Linear        32/32          18     72    16   16
+        total                              146    304   112   49
+        Parameters: 64 in 1 bit, 82 real.
+        On disk: 304 bytes (0.00 MB, 0.00 MiB), real weights in fp32; 1.9 times smaller ...
+        OPs: 48 real MACs + 64 BOPs / 64 = 49.
+    """
+    if rest not in REST_BYTES:
+        accepted = get_args(Rest)
+        near = did_you_mean(str(rest), accepted)
+        raise ConfigError(f'rest="{rest}" is not known.{near} Accepted: {", ".join(accepted)}.')
+    units = _units(model)
+    patterns = as_patterns(exclude, "exclude")
+    require_each_matches(patterns, list(units.values()), "exclude")
+    uses = _run(model, units, example_input)
+    seen: set[tuple[int, int]] = set()
+    rows = tuple(
+        _row(name, module, uses, rest, seen)
+        for module, name in units.items()
+        if not matches(name, patterns)
+    )
+    totals = {item.name: sum(getattr(row, item.name) for row in rows) for item in fields(Cost)}
+    return Summary(rows=rows, rest=rest, excluded=patterns, **totals)
+
+
+def _is_closed(module: nn.Module) -> bool:
+    """Return whether a module is one layer, whatever modules it is made of."""
+    closed = isinstance(module, BinaryLayer | nn.MultiheadAttention)
+    return closed or nn.utils.parametrize.is_parametrized(module) or is_quantized(module)
+
+
+def _units(model: nn.Module) -> dict[nn.Module, str]:
+    """Return the layers to count with their names, shared ones once."""
+    units: dict[nn.Module, str] = {}
+    inside: set[nn.Module] = set()
+    for name, module in model.named_modules():
+        if module in inside:
+            continue
+        if isinstance(module, nn.modules.lazy.LazyModuleMixin):
+            raise UnsupportedLayerError(
+                f'summary: "{name}" is a lazy layer, whose size is not known yet; run the model '
+                "once before."
+            )
+        if _is_closed(module):
+            inside.update(module.modules())
+        if _is_closed(module) or isinstance(module, AVERAGES) or any(_kept(module)):
+            units[module] = name
+    return units
+
+
+def _kept(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of its own that a layer needs after training."""
+    binary = isinstance(module, BinaryLayer)
+    yield from module.named_parameters(recurse=_is_closed(module) and not binary)
+    for name, buffer in module.named_buffers(recurse=False):
+        if name not in module._non_persistent_buffers_set:
+            yield name, buffer
+    if isinstance(module, BinaryLayer):
+        factor = module.method.output_scale()
+        for name, tensor in (*module.method.named_parameters(), *module.method.named_buffers()):
+            # The output scale is part of the stored scale.
+            if name not in module.method.dropped and tensor is not factor:
+                yield f"method.{name}", tensor
+
+
+@dataclass
+class _Use:
+    """What the hooks saw of one layer."""
+
+    calls: int = 0
+    macs: int = 0
+    elementwise: int = 0
+    norms: list[nn.Module] = field(default_factory=list)
+    """The BatchNorms that took an output of this layer as it was."""
+
+
+def _run(model: nn.Module, units: dict[nn.Module, str], example: Any) -> dict[nn.Module, _Use]:
+    """Call the model once and note what every layer did."""
+    uses = {module: _Use() for module in units}
+    made: dict[int, tuple[weakref.ref[Tensor], int, _Use]] = {}
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        source = _first(args, kwargs)
+        output, version, use = made.get(id(source), (None, 0, None))
+        # An operation in place keeps the tensor, but not its version.
+        if use and output and source._version == version and output() is source:
+            use.norms.append(module)
+
+    def after(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+    ) -> None:
+        use = uses[module]
+        use.calls += 1
+        if not isinstance(output, Tensor):
+            return
+        use.elementwise += _elementwise(module, _first(args, kwargs), output)
+        if isinstance(module, PRODUCTS):
+            use.macs += output.numel() * math.prod(module.weight.shape[1:])
+            made[id(output)] = (weakref.ref(output), output._version, use)
+
+    handles = [module.register_forward_hook(after, with_kwargs=True) for module in units]
+    handles += [
+        module.register_forward_pre_hook(before, with_kwargs=True)
+        for module in units
+        if _folds(module)
+    ]
+    cuda = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+    try:
+        with (
+            torch.random.fork_rng(sorted(cuda)),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            evaluating(model),
+        ):
+            call(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return uses
+
+
+def _first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return next(iter((*args, *kwargs.values())), None)
+
+
+def _folds(module: nn.Module) -> bool:
+    """Return whether a module is, in eval mode, one factor and one term per channel."""
+    return isinstance(module, _NormBase) and module.running_mean is not None
+
+
+def _elementwise(module: nn.Module, source: Tensor, output: Tensor) -> int:
+    if isinstance(module, NORMS):
+        return 2 * output.numel()
+    if isinstance(module, _AdaptiveAvgPoolNd):
+        return source.numel() + output.numel()
+    if isinstance(module, _AvgPoolNd):
+        size = cast("int | tuple[int, ...]", module.kernel_size)
+        dimensions = 3 if isinstance(module, nn.AvgPool3d) else 2
+        window = size**dimensions if isinstance(size, int) else math.prod(size)
+        return (window + 1) * output.numel()
+    return 0
+
+
+def _row(
+    name: str,
+    module: nn.Module,
+    uses: dict[nn.Module, _Use],
+    rest: Rest,
+    seen: set[tuple[int, int]],
+) -> SummaryRow:
+    use = uses[module]
+    bits = module.method.bits if isinstance(module, BinaryLayer) else (REAL, REAL)
+    kept = [(key, t, bits[0] if key == "weight" else REAL) for key, t in _kept(module)]
+    # A tensor that layers share is stored once, unless they need it in different widths.
+    fresh = [(key, t, width) for key, t, width in kept if (id(t), width) not in seen]
+    seen.update((id(t), width) for _, t, width in fresh)
+    weights = [(t.numel(), width) for _, t, width in fresh if isinstance(t, nn.Parameter)]
+    folded = len(use.norms) == use.calls > 0 and all(uses[n].calls == 1 for n in use.norms)
+    left = ("weight", "bias") if folded else ()
+    scale_bytes = sum(_scale_bytes(t, w, rest) for key, t, w in fresh if key not in left)
+    content = sum(_bytes(t, w, rest) for key, t, w in fresh if key not in left[1:])
+    if _folds(module):
+        content = 2 * FLOAT_BYTES * cast(_NormBase, module).num_features
+    cost = bits[0] * bits[1]
+    # Beyond 64 a product of so many bits is dearer than a real one, and computed as such.
+    bops = cost * use.macs if cost <= 64 else 0
+    return SummaryRow(
+        name=name,
+        kind=type(module).__name__,
+        bits=bits,
+        note=_note(module, use, has_matrix=any(t.dim() > 1 for _, t, _ in kept)),
+        binary=sum(count for count, width in weights if width == 1),
+        few_bit=sum(count for count, width in weights if 1 < width < REAL),
+        real=sum(count for count, width in weights if width == REAL),
+        bytes=content + scale_bytes,
+        scale_bytes=scale_bytes,
+        macs=use.macs,
+        bops=bops,
+        ops=bops / 64 if cost <= 64 else float(use.macs),
+        elementwise=use.elementwise,
+    )
+
+
+def _bytes(tensor: Tensor, width: int, rest: Rest) -> int:
+    """Return the bytes of a tensor's values."""
+    if width < REAL:
+        return -(-width * tensor.numel() // 8)
+    if not tensor.is_floating_point():
+        return tensor.nbytes
+    return tensor.numel() * (REST_BYTES[rest] if tensor.dim() > 1 else FLOAT_BYTES)
+
+
+def _scale_bytes(tensor: Tensor, width: int, rest: Rest) -> int:
+    """Return the bytes of one scale per row, where the values alone do not say it all."""
+    integers = tensor.dim() > 1 and tensor.is_floating_point() and rest == "int8"
+    return FLOAT_BYTES * tensor.shape[0] if width < REAL or integers else 0
+
+
+def _note(module: nn.Module, use: _Use, *, has_matrix: bool) -> str:
+    if is_quantized(module):
+        return "quantised: not counted"
+    # A holder of parameters has no forward that could run.
+    if not use.calls and type(module).forward is not nn.Module.forward:
+        return "did not run"
+    if has_matrix and not isinstance(module, (*PRODUCTS, *LOOKUPS, *NORMS)):
+        return "MACs not counted"
+    return f"ran {use.calls} times" if use.calls > 1 else ""

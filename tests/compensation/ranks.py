@@ -1,0 +1,61 @@
+"""What every process of the distributed test does; imported by the spawned processes."""
+
+import json
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import surge
+from tests.nets import METHODS, cnn, images, loss_of, train
+
+WORLD = 2
+BATCHES = [images(count=8, seed=seed) for seed in range(3)]
+VARIANTS = {"tied": {"auxiliary": "tied"}, "weight_side": {"weight_side": 0.3}}
+RUNS = {method: (method, {}) for method in METHODS} | {
+    f"recu-{name}": ("recu", options) for name, options in VARIANTS.items()
+}
+
+
+def share(batch, rank):
+    """The part of a batch that belongs to one rank; rank ``None`` takes all of it."""
+    return batch if rank is None else tuple(part.chunk(WORLD)[rank] for part in batch)
+
+
+def final_scales(method, options, rank=None):
+    """Train three steps, alone or as one of the ranks, and return all scales and one weight."""
+    net = cnn(method, norm=False)
+    compensation = surge.compensate_(net, **options)
+    model = net if rank is None else DistributedDataParallel(net, find_unused_parameters=False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    compensation.follow(optimizer)
+    train(model, optimizer, [share(batch, rank) for batch in BATCHES])
+    weights = {
+        f"{name}.weight": float(path.weight.detach().norm())
+        for name, path in compensation.paths.items()
+        if isinstance(path.weight, nn.Parameter)
+    }
+    return compensation.scales() | weights
+
+
+def overflow_on_one_rank(rank):
+    """One rank's gradients are not finite: every rank must keep its scale."""
+    net = cnn(norm=False)
+    compensation = surge.compensate_(net)
+    before = compensation.scales()
+    loss = loss_of(net, share(BATCHES[0], rank))
+    (loss * torch.inf if rank == 1 else loss).backward()
+    compensation.step()
+    return {"kept": compensation.scales() == before}
+
+
+def work(rank, folder):
+    """Run all cases as one rank and leave the results in a file."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD
+    )
+    results = {name: final_scales(*run, rank) for name, run in RUNS.items()}
+    results["overflow"] = overflow_on_one_rank(rank)
+    torch.distributed.destroy_process_group()
+    (folder / f"{rank}.json").write_text(json.dumps(results))

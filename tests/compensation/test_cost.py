@@ -1,0 +1,139 @@
+"""Cost as a count: products computed, and bytes kept for the backward."""
+
+import pytest
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.flop_counter import FlopCounterMode
+
+import surge
+from tests.nets import Case, all_methods, pair
+
+CASES = {
+    "conv2d": Case(surge.BinaryConv2d, (16, 32, 3), (8, 16, 12, 12), {"padding": 1}),
+    "conv2d-stride2": Case(
+        surge.BinaryConv2d, (16, 32, 3), (8, 16, 14, 14), {"padding": 1, "stride": 2}
+    ),
+    "conv1d": Case(surge.BinaryConv1d, (16, 32, 3), (8, 16, 64), {"padding": 1}),
+    "linear": Case(surge.BinaryLinear, (32, 48), (64, 32)),
+    "linear-3d": Case(surge.BinaryLinear, (32, 48), (8, 16, 32)),
+}
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+
+def forward_flops(layer, x):
+    with FlopCounterMode(display=False) as counter:
+        layer(x.requires_grad_())
+    return counter.get_total_flops()
+
+
+def step_flops(layer, x):
+    with FlopCounterMode(display=False) as counter:
+        y = layer(x.requires_grad_())
+        y.backward(torch.ones_like(y))
+    return counter.get_total_flops()
+
+
+def product_flops(layer, x):
+    """Two per multiplication of the layer's own product, by hand."""
+    return 2 * layer(x).numel() * layer.weight[0].numel()
+
+
+@each_case
+@all_methods
+def test_forward_costs_what_the_plain_one_costs(method, case):
+    plain, compensated, _ = pair(case, method)
+    assert forward_flops(compensated, case.batch()) == forward_flops(plain, case.batch())
+
+
+@each_case
+@all_methods
+def test_step_has_two_more_products(method, case):
+    plain, compensated, _ = pair(case, method)
+    more = step_flops(compensated, case.batch()) - step_flops(plain, case.batch())
+    assert more == 2 * product_flops(plain, case.batch())
+
+
+@each_case
+@all_methods
+def test_tied_step_has_one_more_product(method, case):
+    plain, compensated, _ = pair(case, method, auxiliary="tied")
+    more = step_flops(compensated, case.batch()) - step_flops(plain, case.batch())
+    assert more == product_flops(plain, case.batch())
+
+
+@pytest.mark.parametrize(
+    ("auxiliary", "ratio"), [("independent", 5 / 3), ("copied", 5 / 3), ("tied", 4 / 3)]
+)
+@each_case
+def test_step_of_the_plain_method_grows_by_its_ratio(case, auxiliary, ratio):
+    plain, compensated, _ = pair(case, auxiliary=auxiliary)
+    assert step_flops(compensated, case.batch()) / step_flops(plain, case.batch()) == pytest.approx(
+        ratio
+    )
+
+
+@each_case
+@all_methods
+def test_leaky_tail_costs_no_product(method, case):
+    plain, compensated, _ = pair(case, method, auxiliary="leaky_tail")
+    assert step_flops(compensated, case.batch()) == step_flops(plain, case.batch())
+
+
+def test_pointwise_step_costs_a_ninth_of_the_full_one():
+    case = CASES["conv2d"]
+    plain, compensated, _ = pair(case, auxiliary="pointwise")
+    more = step_flops(compensated, case.batch()) - step_flops(plain, case.batch())
+    assert more == 2 * product_flops(plain, case.batch()) / 9
+
+
+def test_weight_side_costs_one_more_product():
+    case = CASES["conv2d"]
+    _, without, _ = pair(case)
+    _, compensated, _ = pair(case, weight_side=0.1)
+    more = step_flops(compensated, case.batch()) - step_flops(without, case.batch())
+    assert more == product_flops(without, case.batch())
+
+
+def test_evaluation_costs_what_the_plain_one_costs():
+    case = CASES["conv2d"]
+    plain, compensated, _ = pair(case)
+    x = case.batch()
+    assert step_flops(compensated.eval(), x) == step_flops(plain.eval(), x)
+
+
+def saved_bytes(layer, x):
+    """Bytes of all distinct storages that the backward keeps, parameters and buffers aside."""
+    own = {t.untyped_storage().data_ptr() for t in (*layer.parameters(), *layer.buffers())}
+    kept = []
+    with saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda tensor: tensor):
+        layer(x.requires_grad_())
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
+    return sum(size for place, size in storages.items() if place not in own)
+
+
+BIG = {
+    "conv2d": Case(surge.BinaryConv2d, (16, 16, 3), (16, 16, 16, 16), {"padding": 1}),
+    "conv1d": Case(surge.BinaryConv1d, (16, 16, 3), (16, 16, 256), {"padding": 1}),
+    "linear": Case(surge.BinaryLinear, (64, 64), (32, 32, 64)),
+}
+
+
+@pytest.mark.parametrize("auxiliary", ["independent", "leaky_tail"])
+@pytest.mark.parametrize("case", BIG.values(), ids=BIG.keys())
+@all_methods
+def test_bytes_kept_for_the_backward_grow_by_three_percent_at_most(method, case, auxiliary):
+    plain, compensated, _ = pair(case, method, auxiliary=auxiliary)
+    assert saved_bytes(compensated, case.batch()) <= 1.03 * saved_bytes(plain, case.batch())
+
+
+@pytest.mark.parametrize("case", BIG.values(), ids=BIG.keys())
+@all_methods
+def test_tied_path_keeps_one_more_weight_at_most(method, case):
+    plain, compensated, _ = pair(case, method, auxiliary="tied")
+    more = saved_bytes(compensated, case.batch()) - saved_bytes(plain, case.batch())
+    assert more <= 4 * plain.weight.numel() + 64
+
+
+def test_counter_of_bytes_sees_the_real_input():
+    case = BIG["conv2d"]
+    assert saved_bytes(case.build(), case.batch()) >= 4 * case.batch().numel()

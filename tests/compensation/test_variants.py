@@ -1,0 +1,416 @@
+"""Where the injection goes, what it is made of, and what else can be trained."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import surge
+from surge.compensation.dry_run import RecordingHardtanh
+from surge.errors import ConfigError
+from tests.nets import (
+    CASES,
+    all_methods,
+    assert_near,
+    auxiliary_gradients,
+    cnn,
+    each_kind,
+    entering_sign,
+    images,
+    injected,
+    mlp,
+    output_gradient,
+    pair,
+    rows,
+    run,
+    through_preparation,
+)
+
+SCALE = 0.5
+WIDE = 2.0
+"""Spread of inputs of which about half lie beyond the clip at 1."""
+
+
+def injection(case, method, **options):
+    """The part of the input gradient that compensation added, at a fixed scale."""
+    plain, compensated, _ = pair(case, method, fixed_scale=SCALE, **options)
+    return injected(plain, compensated, case.batch(WIDE))[1]
+
+
+def auxiliary_gradient(layer, weight, x):
+    """g_a of a layer in float64, for the gradient that ``run`` sends."""
+    return auxiliary_gradients(layer, weight, x, output_gradient(layer(x)))[0]
+
+
+def cosine(a, b):
+    return float(nn.functional.cosine_similarity(a.flatten(), b.flatten(), dim=0))
+
+
+# ---- scope
+
+
+@each_kind
+@all_methods
+def test_clipped_and_unclipped_injections_sum_to_all(method, case):
+    clipped, unclipped, everything = (
+        injection(case, method, scope=scope) for scope in ("clipped", "unclipped", "all")
+    )
+    assert_near(clipped + unclipped, everything, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scope", ["clipped", "unclipped"])
+@each_kind
+@all_methods
+def test_scope_masks_where_the_surrogate_is_zero(method, case, scope):
+    plain, compensated, _ = pair(case, method, fixed_scale=SCALE, scope=scope)
+    x = case.batch(WIDE)
+    _, added, _ = injected(plain, compensated, x)
+    z = entering_sign(plain, x)
+    zero = plain.method.surrogate_is_zero(z)
+    kept = zero if scope == "clipped" else ~zero
+    g_a = auxiliary_gradient(plain, compensated.auxiliary.weight, z) * kept
+    assert_near(added, SCALE * through_preparation(plain, x, g_a), rtol=1e-4)
+
+
+@each_kind
+@all_methods
+def test_surrogate_is_reported_zero_exactly_where_no_gradient_passes(method, case):
+    layer = case.build(method)
+    z = case.batch(WIDE).requires_grad_()
+    layer.method.binarize(z).sum().backward()
+    assert torch.equal(layer.method.surrogate_is_zero(z.detach()), z.grad == 0)
+
+
+@pytest.mark.parametrize("scope", ["clipped", "unclipped"])
+def test_norm_of_the_masked_injection_is_eta(scope):
+    case = CASES["conv2d"]
+    plain, compensated, compensation = pair(case, eta=0.1, scope=scope)
+    run(compensated, case.batch(WIDE))
+    compensation.step()
+    main, added, _ = injected(plain, compensated, case.batch(WIDE))
+    assert float(added.norm() / main.norm()) == pytest.approx(0.1, rel=1e-4)
+
+
+@each_kind
+def test_empty_scope_injects_nothing_and_keeps_the_scale(case):
+    _, compensated, compensation = pair(case, "irnet", scope="clipped")
+    before = compensation.scales()
+    run(compensated, case.batch(WIDE))
+    compensation.step()
+    assert compensation.scales() == before
+
+
+# ---- dose per channel
+
+
+@each_kind
+def test_dose_by_clipped_share_weighs_every_channel(case):
+    plain, compensated, _ = pair(case, fixed_scale=SCALE, dose="clipped_share")
+    x = case.batch(WIDE)
+    _, added, _ = injected(plain, compensated, x)
+    channel = x.dim() - 1 - len(plain.geometry.kernel_size)
+    others = [d for d in range(x.dim()) if d != channel]
+    share = (x.abs() > 1).double().mean(dim=others, keepdim=True)
+    g_a = auxiliary_gradient(plain, compensated.auxiliary.weight, x)
+    assert_near(added, SCALE * share * g_a)
+
+
+@each_kind
+def test_dose_by_clipped_share_stays_inside_the_scope(case):
+    weighted = injection(case, "bnn", dose="clipped_share", scope="clipped")
+    assert not weighted[case.batch(WIDE).abs() <= 1].any()
+
+
+def test_dose_by_clipped_share_still_totals_eta():
+    case = CASES["conv2d"]
+    plain, compensated, compensation = pair(case, eta=0.1, dose="clipped_share")
+    run(compensated, case.batch(WIDE))
+    compensation.step()
+    main, added, _ = injected(plain, compensated, case.batch(WIDE))
+    assert float(added.norm() / main.norm()) == pytest.approx(0.1, rel=1e-4)
+
+
+# ---- noise control
+
+
+@each_kind
+def test_noise_has_the_norm_of_the_auxiliary_gradient(case):
+    assert_near(injection(case, "bnn", noise=True).norm(), injection(case, "bnn").norm(), rtol=1e-4)
+
+
+def test_noise_has_another_direction():
+    case = CASES["conv2d"]
+    assert abs(cosine(injection(case, "bnn", noise=True), injection(case, "bnn"))) < 0.3
+
+
+def test_noise_is_drawn_anew_in_every_step():
+    case = CASES["conv2d"]
+    _, compensated, _ = pair(case, fixed_scale=SCALE, noise=True)
+    first, second = (run(compensated, case.batch()).input for _ in range(2))
+    assert not torch.equal(first, second)
+
+
+def test_noise_leaves_the_auxiliary_weight_gradient():
+    case = CASES["conv2d"]
+    grads = [
+        run(pair(case, fixed_scale=SCALE, noise=noise)[1], case.batch()).parameters
+        for noise in (False, True)
+    ]
+    assert torch.equal(grads[0]["auxiliary.weight"], grads[1]["auxiliary.weight"])
+
+
+# ---- which tensor the path sees
+
+
+@each_kind
+def test_layer_input_of_recu_is_before_the_division(case):
+    plain, compensated, _ = pair(case, "recu", fixed_scale=SCALE, aux_input="layer_input")
+    x = case.batch(3.0)
+    main, both = run(plain, x), run(compensated, x)
+    weight = compensated.auxiliary.weight
+    g_a, to_weight = auxiliary_gradients(plain, weight, x, main.gradient)
+    assert_near(both.input, main.input + SCALE * g_a)
+    assert_near(both.parameters["auxiliary.weight"], SCALE * to_weight)
+
+
+def shifted(case, **options):
+    """ReActNet layers, plain and compensated, whose thresholds are not zero."""
+    plain = case.build("reactnet")
+    with torch.no_grad():
+        plain.method.shift.uniform_(-1, 1)
+    compensated = copy.deepcopy(plain)
+    surge.compensate_(compensated, fixed_scale=SCALE, **options)
+    return plain, compensated
+
+
+@each_kind
+def test_sign_input_of_reactnet_is_after_the_shift(case):
+    plain, compensated = shifted(case)
+    x = case.batch()
+    both = run(compensated, x)
+    z = x + plain.geometry.along_input(plain.method.shift.detach())
+    _, expected = auxiliary_gradients(plain, compensated.auxiliary.weight, z, both.gradient)
+    assert_near(both.parameters["auxiliary.weight"], SCALE * expected)
+
+
+@each_kind
+def test_layer_input_of_reactnet_is_before_the_shift(case):
+    plain, compensated = shifted(case, aux_input="layer_input")
+    x = case.batch()
+    main, both = run(plain, x), run(compensated, x)
+    _, expected = auxiliary_gradients(plain, compensated.auxiliary.weight, x, both.gradient)
+    assert_near(both.parameters["auxiliary.weight"], SCALE * expected)
+    assert torch.equal(both.parameters["method.shift"], main.parameters["method.shift"])
+
+
+@pytest.mark.parametrize("entry", ["sign_input", "layer_input"])
+@all_methods
+def test_norms_are_taken_at_the_tensor_that_is_repaired(method, entry):
+    case = CASES["conv2d"]
+    plain, compensated, _ = pair(case, method, aux_input=entry)
+    x = case.batch()
+    main = run(plain, x)
+    run(compensated, x)
+    if entry == "sign_input":
+        z = entering_sign(plain, x).requires_grad_()
+        plain.respond(z).backward(main.gradient)
+        g_b, seen = z.grad, z
+    else:
+        g_b, seen = main.input, x
+    path = compensated.auxiliary
+    g_a, _ = auxiliary_gradients(plain, path.weight, seen, main.gradient)
+    assert_near(path.squares("main"), g_b.double().square().sum())
+    assert_near(path.squares("auxiliary"), g_a.square().sum())
+
+
+# ---- above the clamp
+
+
+def clamped(case, method="bnn", activation=nn.Hardtanh, **options):
+    """A layer behind a clamp, compensated above it."""
+    net = nn.Sequential(activation(), case.build(method))
+    example = 1 * case.batch().requires_grad_()
+    return net, surge.compensate_(net, example_input=example, **options)
+
+
+@each_kind
+@all_methods
+def test_above_clamp_reaches_saturated_units(method, case):
+    x = case.batch(WIDE)
+    saturated = x.abs() > 1
+    below, _ = clamped(case, method, fixed_scale=SCALE)
+    above, _ = clamped(case, method, fixed_scale=SCALE, aux_input="above_clamp")
+    assert not run(below, x).input[saturated].any()
+    assert (run(above, x).input[saturated] != 0).all()
+
+
+@each_kind
+@all_methods
+def test_above_clamp_injects_the_auxiliary_gradient_at_the_preactivation(method, case):
+    x = case.batch(WIDE)
+    net, _ = clamped(case, method, fixed_scale=SCALE, aux_input="above_clamp")
+    weight = net[1].auxiliary.weight
+    both = run(net, x)
+    surge.strip_(net)
+    main = run(net, x)
+    g_a, to_weight = auxiliary_gradients(net[1], weight, x, main.gradient)
+    assert_near(both.input, main.input + SCALE * g_a)
+    assert_near(both.parameters["1.auxiliary.weight"], SCALE * to_weight)
+
+
+@each_kind
+def test_above_clamp_leaves_the_output(case):
+    x = case.batch(WIDE).requires_grad_()
+    net, _ = clamped(case, aux_input="above_clamp")
+    assert torch.equal(net(x), case.build()(x.clamp(-1, 1)))
+
+
+def test_above_clamp_follows_a_clamp_shared_by_layers():
+    clamp = nn.Hardtanh()
+    first, second = CASES["linear"].build(), surge.BinaryLinear(6, 6, bias=False)
+    net = nn.Sequential(clamp, first, clamp, second)
+    options = {"aux_input": "above_clamp", "fixed_scale": SCALE}
+    surge.compensate_(net, example_input=torch.ones(2, 8, requires_grad=True), **options)
+    x = CASES["linear"].batch(WIDE).requires_grad_()
+    hidden = first(clamp(x))
+    y = second(clamp(hidden))
+    y.backward(output_gradient(y))
+    # Of the second layer the path sees the first one's output, which the clamp saturates.
+    weight = second.auxiliary.weight
+    _, expected = auxiliary_gradients(second, weight, hidden, output_gradient(y))
+    assert_near(weight.grad, SCALE * expected)
+
+
+def test_above_clamp_needs_an_example():
+    with pytest.raises(ConfigError, match="needs example_input"):
+        surge.compensate_(mlp(), aux_input="above_clamp")
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [nn.ReLU, nn.ReLU6, lambda: nn.Hardtanh(inplace=True), nn.Identity],
+    ids=["relu", "relu6", "in-place", "identity"],
+)
+def test_above_clamp_refuses_other_activations(activation):
+    with pytest.raises(ConfigError, match='input of "1" is not the output of a Hardtanh'):
+        clamped(CASES["linear"], activation=activation, aux_input="above_clamp")
+
+
+def test_above_clamp_replaces_only_the_clamps_it_uses():
+    net = cnn()
+    surge.compensate_(net, aux_input="above_clamp", example_input=images()[0], skip=("5", "9"))
+    kinds = [type(module) for module in net if isinstance(module, nn.Hardtanh)]
+    assert kinds == [RecordingHardtanh, nn.Hardtanh, nn.Hardtanh, nn.Hardtanh]
+
+
+# ---- weight side
+
+
+@each_kind
+def test_weight_side_adds_a_share_of_the_weight_gradient(case):
+    share = 0.3
+    plain, compensated, compensation = pair(case, weight_side=share)
+    x = case.batch()
+    run(compensated, x)
+    compensation.step()
+    main, both = run(plain, x), run(compensated, x)
+    added = both.parameters["weight"] - main.parameters["weight"]
+    assert float(added.norm() / main.parameters["weight"].norm()) == pytest.approx(share, rel=1e-4)
+
+
+@each_kind
+def test_weight_side_adds_the_real_correlation(case):
+    plain, compensated, _ = pair(case, weight_side=0.3)
+    x = case.batch()
+    main, both = run(plain, x), run(compensated, x)
+    _, expected = auxiliary_gradients(plain, plain.weight, x, main.gradient)
+    added = both.parameters["weight"] - main.parameters["weight"]
+    assert_near(added, expected / math.sqrt(plain.weight.numel()), rtol=1e-4)
+
+
+@each_kind
+@all_methods
+def test_weight_side_share_holds_at_the_binary_weight(method, case):
+    share = 0.3
+    _, compensated, compensation = pair(case, method, weight_side=share)
+    x = case.batch()
+    for _ in range(3):
+        compensation.step()
+        run(compensated, x)
+    path = compensated.auxiliary
+    ratio = (path.squares("weight_side") / path.squares("weight")).sqrt()
+    assert float(ratio) == pytest.approx(share, rel=1e-5)
+
+
+@each_kind
+@all_methods
+def test_weight_side_leaves_output_and_input_gradient(method, case):
+    _, without, _ = pair(case, method)
+    _, compensated, _ = pair(case, method, weight_side=0.3)
+    x = case.batch()
+    expected, actual = run(without, x), run(compensated, x)
+    assert torch.equal(actual.output, expected.output)
+    assert torch.equal(actual.input, expected.input)
+
+
+# ---- alignment loss
+
+
+@pytest.mark.parametrize("auxiliary", ["independent", "copied", "pointwise", "low_rank"])
+@each_kind
+def test_alignment_loss_is_the_mean_squared_difference(case, auxiliary):
+    layer = case.build("recu")
+    surge.compensate_(layer, align=2.0, auxiliary=auxiliary)
+    y = layer(case.batch().requires_grad_())
+    bias = 0 if layer.bias is None else layer.geometry.along_output(layer.bias)
+    z = entering_sign(layer, case.batch())
+    real = copy.deepcopy(layer).double()
+    weight = real.auxiliary.effective_weight(real)
+    if weight.shape[2:] != layer.weight.shape[2:]:
+        centre = [k // 2 for k in layer.kernel_size for _ in range(2)]
+        weight = nn.functional.pad(weight, centre)
+    expected = (real.multiply(z.double(), weight) - (y - bias).double()).square().mean()
+    assert_near(surge.extra_loss(layer), 2 * expected)
+
+
+@all_methods
+def test_alignment_loss_trains_only_auxiliary_weights(method):
+    net = cnn(method)
+    compensation = surge.compensate_(net, align=1.0)
+    net(images()[0])
+    surge.extra_loss(net).backward()
+    trained = {id(p) for p in net.parameters() if p.grad is not None and p.grad.any()}
+    assert trained == {id(p) for p in compensation.parameters()}
+
+
+def test_alignment_loss_is_averaged_over_layers():
+    net = mlp()
+    compensation = surge.compensate_(net, align=1.0)
+    net(rows()[0])
+    terms = [path.extra_loss() for path in compensation.paths.values()]
+    assert len(terms) == 2
+    assert_near(surge.extra_loss(net), sum(terms) / 2)
+
+
+def test_without_alignment_there_is_no_extra_loss():
+    net = mlp()
+    surge.compensate_(net)
+    net(rows()[0])
+    assert surge.extra_loss(net) is None
+
+
+# ---- objective
+
+
+@each_kind
+@all_methods
+def test_bias_objective_gives_the_auxiliary_weight_no_gradient(method, case):
+    _, compensated, _ = pair(case, method, objective="bias")
+    assert "auxiliary.weight" not in run(compensated, case.batch()).parameters
+
+
+@each_kind
+def test_bias_objective_injects_alike(case):
+    assert torch.equal(injection(case, "bnn", objective="bias"), injection(case, "bnn"))

@@ -1,0 +1,141 @@
+"""torch.compile gives the gradients of eager mode, for every method and layer.
+
+A backward that the compiler drops leaves the forward intact: only gradients can show it.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+import surge
+from tests.contract.subjects import (
+    assert_all_close,
+    every_subject,
+    leaf,
+    observe,
+    subject,
+    twin,
+)
+from tests.nets import CASES, VARIANTS, all_methods, cnn, images
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    """The compiler counts recompilations per function; every test starts at none."""
+    torch._dynamo.reset()
+
+
+@every_subject
+def test_compiled_gradients_equal_eager_ones(method, case, mode):
+    layer = subject(method, case, mode)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    x = case.batch()
+    expected = observe(layer, x)
+    assert_all_close(observe(layer, x, compiled), expected, rtol=1e-5, atol=1e-6)
+
+
+@all_methods
+def test_compiled_gradients_are_not_zero(method):
+    case = CASES["conv2d"]
+    layer = subject(method, case)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    assert all(tensor.any() for tensor in observe(layer, case.batch(), compiled).values())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(options, id=name)
+        for name, options in (VARIANTS | {"noise": {"noise": True}}).items()
+        if name not in ("independent", "decay")
+    ],
+)
+def test_every_variant_compiles_in_one_graph(options):
+    net = cnn("recu")
+    compensation = surge.compensate_(net, example_input=images()[0], **options)
+    twins = torch.compile(net, backend="aot_eager", fullgraph=True), net
+    results = []
+    statistics = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    for model in twins:
+        net.load_state_dict(statistics)
+        net.zero_grad()
+        torch.manual_seed(0)
+        model(images()[0]).square().sum().backward()
+        grads = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+        squares = [p.squares("main").clone() for p in compensation.paths.values()]
+        results.append((grads, squares))
+        compensation.reset()
+    if not options.get("noise"):  # whose random numbers are others in a compiled graph
+        assert_all_close(results[0][0], results[1][0], rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-6)
+
+
+def test_scale_can_change_without_recompiling():
+    case = CASES["linear"]
+    layer = subject("bnn", case)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    observe(layer, case.batch(), compiled)
+    layer.auxiliary.scale.fill_(0.7)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        actual = observe(layer, case.batch(), compiled)
+    assert_all_close(actual, observe(layer, case.batch()), rtol=1e-5, atol=1e-6)
+
+
+def test_schedule_can_move_without_recompiling():
+    case = CASES["linear"]
+    for method in ("recu", "irnet"):
+        layer = subject(method, case)
+        compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+        observe(layer, case.batch(), compiled)
+        surge.on_epoch(layer, 7, 10)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            actual = observe(layer, case.batch(), compiled)
+        assert_all_close(actual, observe(layer, case.batch()), rtol=1e-5, atol=1e-6)
+
+
+def test_double_backward_is_refused_when_compiled_too():
+    case = CASES["linear"]
+    compiled = torch.compile(subject("bnn", case), backend="aot_eager", fullgraph=True)
+    x = leaf(case.batch())
+    with pytest.raises(RuntimeError, match="double backward|differentiated twice"):
+        (grad,) = torch.autograd.grad(compiled(x).sum(), x, create_graph=True)
+        grad.sum().backward()
+
+
+class Both(nn.Module):
+    """A binary convolution and a binary linear layer."""
+
+    def __init__(self, method):
+        super().__init__()
+        torch.manual_seed(1)
+        self.conv = surge.BinaryConv2d(4, 4, 3, padding=1, method=method)
+        self.linear = surge.BinaryLinear(16, 5, method=method)
+
+    def forward(self, x):
+        return self.linear(self.conv(x).flatten(2))
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@all_methods
+def test_inductor_gradients_equal_eager_ones(method, device):
+    net = Both(method).to(device)
+    surge.on_epoch(net, 3, 10)
+    surge.compensate_(net, eta=0.1)
+    other = twin(net)
+    compiled = torch.compile(other, fullgraph=True)
+    x = torch.randn(2, 4, 4, 4, generator=torch.Generator().manual_seed(2)).to(device)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        expected, actual = observe(net, x), observe(other, x, compiled)
+    expected |= squares(net)
+    actual |= squares(other)
+    assert_all_close(actual, expected, rtol=1e-4, atol=1e-5)
+    assert all(tensor.any() for tensor in actual.values())
+
+
+def squares(net):
+    """What the probes of both layers collected."""
+    return {
+        f"{layer} {probe}": getattr(net, layer).auxiliary.squares(probe)
+        for layer in ("conv", "linear")
+        for probe in ("main", "auxiliary")
+    }
