@@ -1,17 +1,28 @@
-"""SURGE: binary neural networks, trained with a gradient that is repaired, shipped in 1 bit."""
+"""SURGE: binary neural networks, trained with a gradient that is repaired, shipped in 1 bit.
 
-from surge.compensation import Compensation, compensate_, strip_
-from surge.convert import BinarizeReport, binarize_
-from surge.layers import (
-    BinaryConv1d,
-    BinaryConv2d,
-    BinaryEmbedding,
-    BinaryLinear,
-    RPReLU,
-    RSign,
-)
-from surge.layers.hooks import extra_loss, on_epoch, on_step
-from surge.method import list_methods
+Public names are imported on first use: ``import surge`` alone does not load torch, so the
+command line answers at once.
+"""
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surge.compensation import Compensation, compensate_, strip_
+    from surge.convert import BinarizeReport, binarize_
+    from surge.layers import (
+        BinaryConv1d,
+        BinaryConv2d,
+        BinaryEmbedding,
+        BinaryLinear,
+        RPReLU,
+        RSign,
+    )
+    from surge.layers.hooks import extra_loss, on_epoch, on_step
+    from surge.method import list_methods
+    from surge.summary import Summary, summary
 
 __version__ = "0.1.0"
 
@@ -24,6 +35,7 @@ __all__ = [
     "Compensation",
     "RPReLU",
     "RSign",
+    "Summary",
     "binarize_",
     "compensate_",
     "extra_loss",
@@ -31,4 +43,57 @@ __all__ = [
     "on_epoch",
     "on_step",
     "strip_",
+    "summary",
 ]
+
+_CONTENTS = {
+    "surge.compensation": ("Compensation", "compensate_", "strip_"),
+    "surge.convert": ("BinarizeReport", "binarize_"),
+    "surge.layers": (
+        "BinaryConv1d",
+        "BinaryConv2d",
+        "BinaryEmbedding",
+        "BinaryLinear",
+        "RPReLU",
+        "RSign",
+    ),
+    "surge.layers.hooks": ("extra_loss", "on_epoch", "on_step"),
+    "surge.method": ("list_methods",),
+    "surge.summary": ("Summary", "summary"),
+}
+_HOMES = {name: module for module, names in _CONTENTS.items() for name in names}
+
+
+class _Package(types.ModuleType):
+    """The package itself, in which ``summary`` is the function and never its module.
+
+    The import system binds every submodule to its package under its own name, after running it.
+    For ``surge.summary`` that would replace the function, depending on who imported what first.
+    """
+
+    @property
+    def summary(self) -> Any:
+        """The function :func:`surge.summary.summary`."""
+        return importlib.import_module("surge.summary").summary
+
+    @summary.setter
+    def summary(self, module: object) -> None:
+        """Ignore the import system; the module stays in ``sys.modules``."""
+
+
+sys.modules[__name__].__class__ = _Package
+
+if not TYPE_CHECKING:  # a visible __getattr__ would make every misspelt name type-check
+
+    def __getattr__(name: str) -> object:
+        """Import a public name on first use, and keep it."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported already or not."""
+    return sorted({*globals(), *__all__})

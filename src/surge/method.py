@@ -95,6 +95,8 @@ class Method(nn.Module):
     bits: tuple[int, int] = (1, 1)
     """Bits of (weights, inputs), where options may change the class's own; 32 means real."""
     reference: ClassVar[str] = ""
+    unit_inputs: bool = False
+    """Whether inputs are quantised to [0, 1], so that a ReLU may feed the layer."""
     not_compensable: str = ""
     """Why SURGE has nothing to repair in this method; empty where it applies."""
     dropped: ClassVar[tuple[str, ...]] = ()
@@ -139,6 +141,12 @@ class Method(nn.Module):
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """Set the schedule state for ``epoch`` (from 0) of ``epochs``, in place."""
 
+    def adapt(self, weight: nn.Parameter) -> None:
+        """Renew state that depends on the latent weight, at the start of an epoch, in place.
+
+        Called after :meth:`on_epoch` and outside any captured step: it may be slow.
+        """
+
     def on_step(self, weight: nn.Parameter) -> None:
         """Act on the latent weight after an optimizer step, in place."""
 
@@ -158,7 +166,7 @@ class Method(nn.Module):
         """Return the options of this instance as text for reports."""
         return f"{self.name} ({self.bits[0]}/{self.bits[1]} bit)"
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:  # noqa: ANN401
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # A float checkpoint knows nothing of methods: keep the fresh state instead of failing.
         if any(key.startswith(prefix) for key in state_dict):
             super()._load_from_state_dict(state_dict, prefix, *args)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import surge
-from surge.compensation.auxiliary import Watch
+from surge.compensation.path import Watch
 from surge.errors import ConfigError, SurgeWarning
 from tests.nets import cnn, images, loss_of, mlp, rows, train
 

@@ -44,7 +44,7 @@ def captured(step):
 def scales_of(method, options, *, graphed):
     torch.manual_seed(0)
     step, compensation, net = build(method, options)
-    with torch.backends.cudnn.flags(allow_tf32=False, deterministic=True):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False, deterministic=True):
         if graphed:
             graph = captured(step)
             for _ in range(STEPS - 1):

@@ -124,7 +124,7 @@ def test_inductor_gradients_equal_eager_ones(method, device):
     other = twin(net)
     compiled = torch.compile(other, fullgraph=True)
     x = torch.randn(2, 4, 4, 4, generator=torch.Generator().manual_seed(2)).to(device)
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         expected, actual = observe(net, x), observe(other, x, compiled)
     expected |= squares(net)
     actual |= squares(other)

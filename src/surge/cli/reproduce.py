@@ -51,8 +51,7 @@ class ReproduceCommand:
         """Work through the queue."""
         from surge.cli.reproducing import reproduce
 
-        reproduce(self, console)
-        return 0
+        return 1 if reproduce(self, console) else 0
 
 
 COMMAND = ("reproduce", ReproduceCommand)

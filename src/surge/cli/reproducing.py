@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import os
-import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
-from surge.cli.training import choose_device, conclude, run_in, seconds_of
+from surge.cli.training import (
+    changes_of,
+    choose_device,
+    conclude,
+    deadline_of,
+    environment_of,
+    run_in,
+)
 from surge.data import resolve_root
+from surge.errors import CheckpointMismatchError
 from surge.recipes import get_recipe, list_recipes, overridden
 from surge.recipes.recipe import Recipe
 from surge.study import results
-from surge.study.queue import fitting, missing
+from surge.study.queue import Job, fitting, missing
 from surge.study.tables import make_rows, markdown
 from surge.train.build import load_sets
 from surge.train.loop import LoopOptions
-from surge.train.run import RunFolder, describe_environment, hardware
+from surge.train.run import RunFolder, hardware
+from surge.train.watch import DivergedError
 
 if TYPE_CHECKING:
+    import torch
     from rich.console import Console
 
     from surge.cli.reproduce import ReproduceCommand
+
+OVERRIDES = ("epochs", "held_out")
 
 
 def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
@@ -28,37 +41,62 @@ def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
     names = list_recipes(command.table)
     if command.rows:
         names = [f"{command.table}-{row}" for row in command.rows]
-    changes = {k: getattr(command, k) for k in ("epochs", "held_out")}
-    changes = {k: v for k, v in changes.items() if v not in (None, False)}
+    changes = changes_of(command, OVERRIDES)
     return [overridden(get_recipe(name), changes) for name in names]
 
 
-def reproduce(command: ReproduceCommand, console: Console) -> None:
-    """Do the missing runs that fit the budget, storing each as it ends; then print the table."""
+def reproduce(command: ReproduceCommand, console: Console) -> int:
+    """Do the missing runs that fit the budget, storing each as it ends; then print the table.
+
+    Returns the number of runs that diverged.
+    """
     recipes = chosen_recipes(command)
-    if not command.table_only:
-        _work(command, recipes, console)
+    failed = 0 if command.table_only else _work(command, recipes, console)
     stored = results.read(command.results, command.table)
     console.print(markdown(make_rows(recipes, stored)), soft_wrap=True, markup=False)
+    return failed
 
 
-def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) -> None:
+def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) -> int:
     device = choose_device(command.device)
-    deadline = None if command.budget is None else time.monotonic() + seconds_of(command.budget)
+    deadline = deadline_of(command.budget)
     stored = results.read(command.results, command.table)
     jobs = missing(recipes, command.seeds, stored, command.runs)
     console.print(f"{len(jobs)} of {len(recipes) * len(command.seeds)} runs are missing")
-    root = resolve_root(command.data, os.environ)
-    changes = {k: getattr(command, k) for k in ("epochs", "held_out")}
-    changes = {k: v for k, v in changes.items() if v not in (None, False)}
+    # One set of images at a time: most tables have only one.
+    load = lru_cache(1)(partial(load_sets, root=resolve_root(command.data, os.environ)))
+    options = LoopOptions(deadline=deadline)
+    failed = 0
     for job in fitting(jobs, stored, hardware(device), deadline):
-        if job.begun:
-            folder, recipe, environment = RunFolder.open(job.folder)
-        else:
-            recipe = job.recipe
-            environment = describe_environment(device, job.seed, command.commit)
-            folder = RunFolder.create(job.folder, recipe, environment)
-        sets = load_sets(recipe.data, root)
-        options = LoopOptions(deadline=deadline)
-        outcome = run_in(folder, recipe, sets, environment, device, options, console)
-        conclude(folder, recipe, changes, outcome, environment, command.results, console)
+        sets = load(job.recipe.data)
+        folder, environment = _folder_of(job, command, device)
+        try:
+            outcome = run_in(folder, job.recipe, sets, environment, device, options, console)
+        except DivergedError as error:  # the next runs do not depend on this one
+            console.print(str(error), style="red", markup=False, soft_wrap=True)
+            failed += 1
+            continue
+        result = conclude(folder, job.recipe, outcome, environment, command.results, console)
+        if result is not None:
+            stored.append(result)
+    return failed
+
+
+def _folder_of(
+    job: Job, command: ReproduceCommand, device: torch.device
+) -> tuple[RunFolder, dict[str, Any]]:
+    """Return the folder of a begun run as it is, and a new one for every other."""
+    if not job.begun:
+        changes = changes_of(command, OVERRIDES)
+        environment = environment_of(device, job.seed, command.commit, changes)
+        folder = RunFolder.create(job.folder, job.recipe, environment, anew=True)
+        return folder, environment
+    folder, recipe, environment = RunFolder.open(job.folder)
+    same = replace(recipe, paper=None) == replace(job.recipe, paper=None)
+    if not same or int(environment["seed"]) != job.seed:
+        raise CheckpointMismatchError(
+            f"{job.folder} holds a begun run of {recipe.name}, seed {environment['seed']}, with "
+            "other settings than the recipe has now. Finish it with "
+            f"`surge train --resume {job.folder}`, or move it away."
+        )
+    return folder, environment

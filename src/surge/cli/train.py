@@ -25,8 +25,8 @@ class TrainCommand:
 
     recipe: Annotated[str | None, tyro.conf.Positional] = None
     """Name of a recipe, <table>-<row>[-surge[-variant]]; --list shows them."""
-    seed: int = 0
-    """Decides start weights, data order and crops."""
+    seed: int | None = None
+    """Decides start weights, data order and crops; 0 by default."""
     epochs: int | None = None
     """Train for another number of epochs than the recipe says."""
     eta: float | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,14 @@ from surge.recipes.recipe import Recipe
 from surge.study import results
 from surge.train.build import load_sets
 from surge.train.distributed import World, joined
-from surge.train.loop import LoopOptions, Outcome, Trainer, run_folder_name
-from surge.train.run import RunFolder, describe_environment
+from surge.train.loop import LoopOptions, Outcome, Trainer
+from surge.train.run import RunFolder, default_path, describe_environment, hardware
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from surge.cli.train import TrainCommand
+    from surge.data import ImageSet
 
 OVERRIDES = ("epochs", "eta", "held_out", "limit", "precision", "accumulate")
 
@@ -68,53 +70,82 @@ def seconds_of(budget: str) -> float:
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
 
 
+def deadline_of(budget: str | None) -> float | None:
+    """Return when a budget that starts now is spent, by ``time.monotonic``."""
+    return None if budget is None else time.monotonic() + seconds_of(budget)
+
+
+def changes_of(command: object, names: Sequence[str]) -> dict[str, Any]:
+    """Return what a command changes in a recipe: the options that were given."""
+    values = {name: getattr(command, name) for name in names}
+    return {key: v for key, v in values.items() if v is not None and v is not False}
+
+
+def environment_of(
+    device: torch.device, seed: int, commit: str | None, changes: dict[str, Any]
+) -> dict[str, Any]:
+    """Describe where and how a new run happens."""
+    command = " ".join(["surge", *sys.argv[1:]])
+    found = describe_environment(device, seed, commit=commit, command=command)
+    return {**found, "overrides": changes}
+
+
 def train_one(command: TrainCommand, console: Console) -> None:
     """Run or continue one recipe and store its result."""
     device = choose_device(command.device)
-    changes = {
-        n: getattr(command, n) for n in OVERRIDES if getattr(command, n) not in (None, False)
-    }
+    options = LoopOptions(
+        compiled=command.compiled,
+        captured=command.captured,
+        save_every=command.save_every,
+        deadline=deadline_of(command.budget),
+    )
+    root = resolve_root(command.data, os.environ)
     with joined(device) as world:
         if command.resume is not None:
-            folder, recipe, environment = RunFolder.open(command.resume)
-            if command.recipe not in (None, recipe.name):
-                raise ConfigError(
-                    f"--resume {command.resume} holds {recipe.name}, not {command.recipe}."
-                )
-            if changes:
-                raise ConfigError(f"--resume continues as begun; drop --{next(iter(changes))}.")
-            changes = environment.get("overrides", {})
+            folder, recipe, environment = _continued(command, command.resume)
+            sets = load_sets(recipe.data, root)
         else:
-            if command.recipe is None:
-                raise ConfigError("Which recipe? Name one (surge train --list), or --resume DIR.")
-            recipe = overridden(get_recipe(command.recipe), changes)
-            out = command.out or run_folder_name(recipe, command.seed, Path("runs"))
-            environment = describe_environment(device, command.seed, command.commit)
-            environment["overrides"] = changes
+            recipe, environment = _wanted(command, device)
+            folder = RunFolder(
+                command.out or default_path(recipe, environment["seed"], Path("runs"))
+            )
+            # First the data: a folder is made for a run that can begin.
+            sets = load_sets(recipe.data, root)
             if world.leads:
-                folder = RunFolder.create(out, recipe, environment)
-            else:
-                folder = RunFolder(out)
-        budget = None if command.budget is None else time.monotonic() + seconds_of(command.budget)
-        options = LoopOptions(
-            compiled=command.compiled,
-            captured=command.captured,
-            save_every=command.save_every,
-            deadline=budget,
-        )
-        sets = load_sets(recipe.data, resolve_root(command.data, os.environ))
+                RunFolder.create(folder.path, recipe, environment)
         sink = tensorboard_sink(folder) if command.tensorboard and world.leads else None
         outcome = run_in(
             folder, recipe, sets, environment, device, options, console, world=world, sink=sink
         )
         if world.leads:
-            conclude(folder, recipe, changes, outcome, environment, command.results, console)
+            conclude(folder, recipe, outcome, environment, command.results, console)
+
+
+def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[str, Any]]:
+    """Return the recipe of a new run, with the command's changes, and its environment."""
+    if command.recipe is None:
+        raise ConfigError("Which recipe? Name one (surge train --list), or --resume DIR.")
+    changes = changes_of(command, OVERRIDES)
+    recipe = overridden(get_recipe(command.recipe), changes)
+    return recipe, environment_of(device, command.seed or 0, command.commit, changes)
+
+
+def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, dict[str, Any]]:
+    """Return the run to continue; whatever would change it is refused."""
+    folder, recipe, environment = RunFolder.open(path)
+    if command.recipe not in (None, recipe.name):
+        raise ConfigError(f"--resume {path} holds {recipe.name}, not {command.recipe}.")
+    if command.seed not in (None, environment["seed"]):
+        raise ConfigError(f"--resume {path} has seed {environment['seed']}, not {command.seed}.")
+    for name in changes_of(command, (*OVERRIDES, "out")):
+        raise ConfigError(f"--resume continues as begun; drop --{name.replace('_', '-')}.")
+    return folder, recipe, environment
 
 
 def run_in(
     folder: RunFolder,
     recipe: Recipe,
-    sets: Any,  # noqa: ANN401
+    sets: tuple[ImageSet, ImageSet],
     environment: dict[str, Any],
     device: torch.device,
     options: LoopOptions,
@@ -124,6 +155,7 @@ def run_in(
     sink: Callable[[dict[str, Any]], None] | None = None,
 ) -> Outcome:
     """Train in a folder, from its newest checkpoint if it has one, showing every epoch."""
+    world = world or World()
     trainer = Trainer(
         recipe,
         sets,
@@ -133,47 +165,59 @@ def run_in(
         world=world,
         options=options,
     )
-    if any(folder.checkpoints.glob("epoch-*.pt")):
-        for sentence in trainer.resume():
-            console.print(sentence, style="yellow")
-        console.print(f"{recipe.name}: continuing after epoch {trainer.epoch}")
-    console.print(
+
+    def say(line: str, style: str | None = None) -> None:
+        console.print(line, style=style, markup=False, soft_wrap=True)
+        if world.leads:
+            folder.log(line)
+
+    say(
         f"{recipe.name}, seed {environment['seed']}: {recipe.train.epochs} epochs on "
-        f"{environment['hardware']}, steps {trainer.mode}"
+        f"{hardware(device)}; steps {trainer.mode} ({trainer.mode.why})"
     )
+    if folder.begun:
+        for sentence in trainer.resume():
+            say(sentence, "yellow")
+        say(f"continuing after epoch {trainer.epoch}")
+    elif world.leads:
+        folder.keep_metrics(0)  # of epochs whose state was never saved
     show = epoch_lines(console, recipe.train.epochs)
 
     def on_row(row: dict[str, Any]) -> None:
-        folder.log(show(row))
+        line = show(row)
+        if world.leads:
+            folder.log(line)
         if sink is not None:
             sink(row)
 
     return trainer.run(on_row)
 
 
-HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose%"
+HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose% arrives%"
 
 
 def epoch_lines(console: Console, epochs: int) -> Callable[[dict[str, Any]], str]:
     """Return a function that prints one fixed-width line per epoch, at most one a second."""
-    begun, printed, first = time.monotonic(), 0.0, [-1]
-    state = {"printed": printed}
+    begun, printed, done = time.monotonic(), 0.0, 0
 
     def show(row: dict[str, Any]) -> str:
+        nonlocal printed, done
         now = time.monotonic()
-        if first[0] < 0:
-            first[0] = row["epoch"]
+        if not done:
             console.print(HEADER, style="dim")
-        done = row["epoch"] - first[0] + 1
+        done += 1
         left = (now - begun) / done * (epochs - row["epoch"] - 1)
-        scale, dose = row.get("scale"), row.get("injected")
         line = (
             f"{row['epoch'] + 1:5d} {row['seconds']:7.2f}s {left:5.0f}s {row['lr']:7.4f} "
             f"{row['train_loss']:6.3f} {row['train_top1']:6.2f} {row['test_top1']:7.2f} "
-            f"{row['flips']:7.3f}" + ("" if scale is None else f" {scale:6.4f} {100 * dose:6.3f}")
+            f"{row['flips']:7.3f}"
         )
-        if now - state["printed"] >= 1 or row["epoch"] + 1 == epochs:
-            state["printed"] = now
+        if "scale" in row:
+            line += f" {row['scale']:6.4f} {100 * row['injected']:7.3f}"
+        if "delivered" in row:
+            line += f" {100 * row['delivered']:8.3f}"
+        if now - printed >= 1 or row["epoch"] + 1 == epochs:
+            printed = now
             console.print(line)
         return line
 
@@ -183,31 +227,37 @@ def epoch_lines(console: Console, epochs: int) -> Callable[[dict[str, Any]], str
 def conclude(
     folder: RunFolder,
     recipe: Recipe,
-    overrides: dict[str, Any],
     outcome: Outcome,
     environment: dict[str, Any],
     where: Path,
     console: Console,
-) -> None:
-    """Say how the run ended, and store it if it is finished."""
+) -> results.Result | None:
+    """Say how the run ended; store it, and return what was stored, if it is finished."""
     seed = int(environment["seed"])
     if not outcome.finished:
         console.print(
             f"Stopped after epoch {outcome.epochs} of {recipe.train.epochs}. Continue with: "
-            f"surge train --resume {folder.path}"
+            f"surge train --resume {folder.path}",
+            markup=False,
+            soft_wrap=True,
         )
-        return
-    stored = results.append(
-        where, results.make_result(recipe, overrides, seed, outcome, environment)
-    )
+        return None
+    overrides = environment.get("overrides", {})
+    result = results.make_result(recipe, overrides, seed, outcome, environment)
+    stored = results.append(where, result)
     text = (
         f"{recipe.name} seed {seed}: {recipe.metric} {outcome.last:.2f} (last epoch), "
         f"{outcome.best:.2f} (best, epoch {outcome.best_epoch + 1}), {outcome.seconds:.1f} s, "
         f"steps {outcome.mode}"
     )
     folder.write("summary.txt", text + "\n")
-    console.print(text, style="bold")
-    console.print(f"stored in {stored}; evaluate with: surge evaluate {folder.path}")
+    console.print(text, style="bold", markup=False, soft_wrap=True)
+    console.print(
+        f"stored in {stored}; evaluate with: surge evaluate {folder.path}",
+        markup=False,
+        soft_wrap=True,
+    )
+    return result
 
 
 def tensorboard_sink(folder: RunFolder) -> Callable[[dict[str, Any]], None]:

@@ -1,106 +1,18 @@
 """Which auxiliary path a layer gets: its weight, its scale, and what it does in a forward."""
 
-import warnings
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.compensation.dual_path import geometry_arguments, inject, leak, tap
+from surge.compensation.dual_path import geometry_arguments, inject, tap
 from surge.compensation.options import Kind, PathOptions
-from surge.compensation.scaler import cosine_decay, initial_scale
-from surge.errors import ConfigError, SurgeWarning, UnsupportedLayerError
-from surge.layers.base import Auxiliary, BinaryLayer
+from surge.compensation.path import Path, Watch
+from surge.compensation.scaler import initial_scale
+from surge.errors import ConfigError, UnsupportedLayerError
+from surge.layers.base import BinaryLayer
 from surge.method import standardize
-
-
-class Watch:
-    """Counts training forwards until the scale is first renewed; one layer counts for all."""
-
-    PATIENCE = 200
-
-    def __init__(self) -> None:
-        """Start with nothing seen."""
-        self.forwards = 0
-        self.renewed = False
-
-    def overdue(self) -> bool:
-        """Count one forward; true exactly once, when the scale was never renewed for long."""
-        self.forwards += 1
-        return not self.renewed and self.forwards == self.PATIENCE
-
-
-class Path(Auxiliary):
-    """What is common to all paths: the scale, the dose, the probes, moving between devices."""
-
-    scale: Tensor
-    eta: Tensor
-
-    def __init__(self, layer: BinaryLayer, options: PathOptions) -> None:
-        """Place the state on the layer's device."""
-        super().__init__()
-        self.options = options
-        device = layer.weight.device
-        self.register_buffer("scale", torch.zeros((), device=device))
-        self.register_buffer("eta", torch.full((), float(options.eta), device=device))
-        self.probes = self._fresh_probes(device)
-
-    @staticmethod
-    def _fresh_probes(device: torch.device) -> dict[str, Tensor]:
-        return {
-            name: torch.zeros((), device=device, requires_grad=True)
-            for name in ("main", "auxiliary", "weight", "weight_side")
-        }
-
-    def squares(self, name: str) -> Tensor:
-        """Return the squared norm collected by a probe since the last reset."""
-        grad = self.probes[name].grad
-        return torch.zeros((), device=self.scale.device) if grad is None else grad
-
-    def reset_probes(self) -> None:
-        """Forget what the probes collected."""
-        for probe in self.probes.values():
-            probe.grad = None
-
-    def on_epoch(self, epoch: int, epochs: int) -> None:
-        """Let the dose decay, if it does."""
-        if self.options.decay == "cosine":
-            self.eta.fill_(self.options.eta * cosine_decay(epoch, epochs))
-
-    def _apply(self, fn: Any, recurse: bool = True) -> "Path":  # noqa: ANN401
-        # The scale stays float32 under .half(), and probes are plain tensors that must move along.
-        kept = dict(self.named_buffers(recurse=False))
-        super()._apply(fn, recurse)
-        for name, buffer in kept.items():
-            setattr(self, name, buffer.to(getattr(self, name).device))
-        if self.probes["main"].device != self.scale.device:
-            self.probes = self._fresh_probes(self.scale.device)
-        return self
-
-
-class LeakyTail(Path):
-    """The control without auxiliary weights: some of ``Q_W^T G`` passes where sign is flat.
-
-    dL/dz = (surrogate + rho kappa) Q_W^T G with kappa = E|z| / E[z^2].
-    """
-
-    def __init__(self, layer: BinaryLayer, options: PathOptions) -> None:
-        """Set rho."""
-        super().__init__(layer, options)
-        self.scale.fill_(options.eta)
-
-    def on_epoch(self, epoch: int, epochs: int) -> None:
-        """Let rho decay, if it does."""
-        super().on_epoch(epoch, epochs)
-        self.scale.copy_(self.eta)
-
-    def forward(self, layer: BinaryLayer, x: Tensor) -> Tensor:
-        """Run the main path with a leaking sign."""
-        z = layer.method.prepare_input(x)
-        value = z.detach().float()
-        kappa = value.abs().mean() / value.square().mean().clamp(min=1e-12)
-        return layer.operate(leak(layer.method.binarize(z), z, self.scale * kappa), z)
 
 
 class AuxiliaryPath(Path):
@@ -237,18 +149,8 @@ class AuxiliaryPath(Path):
                 "A compensated model runs under nn.DataParallel, whose replicas lose the scale; "
                 "use DistributedDataParallel."
             )
-        watch = None if torch.compiler.is_compiling() else self.watch
-        if watch is not None and watch.overdue():
-            _warn_never_renewed(watch.forwards)
-
-
-def _warn_never_renewed(forwards: int) -> None:
-    warnings.warn(
-        f"{forwards} training forwards went by and SURGE's scale was never updated: call "
-        "compensation.follow(optimizer) once, or compensation.step() after each optimizer step.",
-        SurgeWarning,
-        stacklevel=2,
-    )
+        if self.watch is not None and not torch.compiler.is_compiling():
+            self.watch.count()
 
 
 class TiedPath(AuxiliaryPath):

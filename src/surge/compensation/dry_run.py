@@ -46,14 +46,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
-def call(model: nn.Module, example: Any) -> Any:  # noqa: ANN401
+def call(model: nn.Module, example: Any) -> Any:
     """Call a model on an example: a tensor, a tuple of arguments, or keyword arguments."""
     if isinstance(example, Mapping):
         return model(**example)
     return model(*example) if isinstance(example, tuple | list) else model(example)
 
 
-def dry_run(model: nn.Module, layers: dict[str, BinaryLayer], example: Any) -> dict[str, Seen]:  # noqa: ANN401
+def dry_run(model: nn.Module, layers: dict[str, BinaryLayer], example: Any) -> dict[str, Seen]:
     """Run once in eval mode and report, for every layer, what its input was.
 
     A layer that did not run is reported as not needing a gradient.
@@ -62,7 +62,7 @@ def dry_run(model: nn.Module, layers: dict[str, BinaryLayer], example: Any) -> d
     seen = {name: Seen(needs_gradient=False) for name in layers}
     handles = []
 
-    def note_clamp(module: nn.Module, _args: Any, output: Tensor) -> None:  # noqa: ANN401
+    def note_clamp(module: nn.Module, _args: Any, output: Tensor) -> None:
         assert isinstance(module, nn.Hardtanh)
         produced[id(output)] = (module, output)
 

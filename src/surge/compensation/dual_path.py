@@ -44,7 +44,7 @@ def scaled(scale: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
     return (scale * x.to(torch.promote_types(x.dtype, scale.dtype))).to(dtype)
 
 
-def _tap_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+def _tap_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     _refuse_double_backward()
     return grad, squared_norm(grad)
 
@@ -55,11 +55,11 @@ def tap(x: Tensor, probe: Tensor) -> Tensor:
     return x.clone()
 
 
-def _leak_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+def _leak_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[2])
 
 
-def _leak_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
+def _leak_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
     (factor,) = ctx.saved_tensors
     return grad, scaled(factor, grad, grad.dtype), None
 
@@ -108,7 +108,7 @@ def transposed(
     return to_input, to_weight
 
 
-def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ANN401
+def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, z, saved, weight, scale, _, weighting, noise, stride, padding, dilation, groups = inputs
     ctx.save_for_backward(saved, weight, scale, weighting)
     ctx.noise = noise
@@ -117,7 +117,7 @@ def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  #
     ctx.groups = groups
 
 
-def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     _refuse_double_backward()
     saved, weight, scale, weighting = ctx.saved_tensors
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])

@@ -62,6 +62,7 @@ class BinaryLayer(nn.Module):
     def forward(self, input: Tensor) -> Tensor:  # torch's name, for calls by keyword
         """Binarise, multiply, scale; the auxiliary path acts only where a gradient will flow."""
         path = self.auxiliary
+        y: Tensor
         if path is not None and self.training and torch.is_grad_enabled() and input.requires_grad:
             y = path(self, input)
         else:

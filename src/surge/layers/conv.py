@@ -42,7 +42,7 @@ class BinaryConv1d(_BinaryConv, nn.Conv1d):  # type: ignore[misc]
         *,
         method: str = "bnn",
         method_options: dict[str, Any] | None = None,
-        **conv_options: Any,  # noqa: ANN401
+        **conv_options: Any,
     ) -> None:
         """Build the convolution, then give it its method."""
         nn.Conv1d.__init__(self, in_channels, out_channels, kernel_size, **conv_options)
@@ -68,7 +68,7 @@ class BinaryConv2d(_BinaryConv, nn.Conv2d):  # type: ignore[misc]
         *,
         method: str = "bnn",
         method_options: dict[str, Any] | None = None,
-        **conv_options: Any,  # noqa: ANN401
+        **conv_options: Any,
     ) -> None:
         """Build the convolution, then give it its method."""
         nn.Conv2d.__init__(self, in_channels, out_channels, kernel_size, **conv_options)

@@ -19,6 +19,7 @@ def on_epoch(model: nn.Module, epoch: int, epochs: int) -> None:
     """Set all schedules (ReCU's tau, IR-Net's k and t, a decaying dose) for this epoch."""
     for _, layer in binary_layers(model):
         layer.method.on_epoch(epoch, epochs)
+        layer.method.adapt(layer.weight)
         if layer.auxiliary is not None:
             layer.auxiliary.on_epoch(epoch, epochs)
 

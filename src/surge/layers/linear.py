@@ -20,7 +20,7 @@ class BinaryLinear(BinaryLayer, nn.Linear):  # type: ignore[misc]
         *,
         method: str = "bnn",
         method_options: dict[str, Any] | None = None,
-        **linear_options: Any,  # noqa: ANN401
+        **linear_options: Any,
     ) -> None:
         """Build the layer, then give it its method."""
         nn.Linear.__init__(self, in_features, out_features, **linear_options)
@@ -48,7 +48,7 @@ class BinaryEmbedding(BinaryLayer, nn.Embedding):  # type: ignore[misc]
         *,
         method: str = "bnn",
         method_options: dict[str, Any] | None = None,
-        **embedding_options: Any,  # noqa: ANN401
+        **embedding_options: Any,
     ) -> None:
         """Build the table, then give it its method."""
         nn.Embedding.__init__(self, num_embeddings, embedding_dim, **embedding_options)

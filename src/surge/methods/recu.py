@@ -50,8 +50,8 @@ class ReCU(Method):
         """Draw alpha; tau = 1 until the first epoch is announced, which means no clamp."""
         super().__init__(geometry, weight)
         needs_spread(self.name, weight)
-        if not 0.5 <= tau_min <= tau_max < 1:
-            raise ConfigError(f"tau_min={tau_min}, tau_max={tau_max}: need 0.5 <= min <= max < 1.")
+        if not 0.5 < tau_min <= tau_max < 1:
+            raise ConfigError(f"tau_min={tau_min}, tau_max={tau_max}: need 0.5 < min <= max < 1.")
         self.tau_range = (tau_min, tau_max)
         self.alpha = nn.Parameter(torch.rand(geometry.out_features))
         self.register_buffer("tau", torch.ones(()))
@@ -62,7 +62,8 @@ class ReCU(Method):
         """Divide every sample by its standard deviation while training."""
         if not self.training:
             return x
-        dims = tuple(range(1, x.dim()))
+        unbatched = x.dim() == len(self.geometry.kernel_size) + 1 and self.geometry.kind == "conv"
+        dims = tuple(range(0 if unbatched else 1, x.dim()))
         return x / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
 
     def binarize(self, z: Tensor) -> Tensor:
@@ -76,7 +77,9 @@ class ReCU(Method):
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Standardise, clamp the tails, take the sign."""
         w1 = standardize(weight, eps=1e-5) * (2 * math.sqrt(2))
-        bound = -w1.detach().abs().mean() * torch.log(2 - 2 * self.tau)
+        # The floor keeps 0 * inf away: all filters constant, and no epoch announced yet.
+        size = w1.detach().abs().mean().clamp(min=1e-6)
+        bound = -size * torch.log(2 - 2 * self.tau)
         return functional.sign_identity(w1.clamp(-bound, bound))
 
     def output_scale(self) -> Tensor:

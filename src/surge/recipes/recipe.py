@@ -42,6 +42,11 @@ class DataSpec:
     augment: bool = True
     """Random crops and flips."""
 
+    def __post_init__(self) -> None:
+        """Check the limit."""
+        if self.limit is not None and self.limit < 1:
+            raise ConfigError(f"limit={self.limit} must be at least 1 (--limit).")
+
 
 @dataclass(frozen=True)
 class TrainSpec:

@@ -27,7 +27,7 @@ def load(text: str) -> Recipe:
     return _build(Recipe, content, "recipe")
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401
+def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
@@ -35,7 +35,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401
     return value
 
 
-def _build(cls: type[T], content: Any, where: str) -> T:  # noqa: ANN401
+def _build(cls: type[T], content: Any, where: str) -> T:
     if not isinstance(content, dict):
         raise ConfigError(f"{where} must be a mapping, not {type(content).__name__}.")
     hints = typing.get_type_hints(cls)
@@ -49,19 +49,45 @@ def _build(cls: type[T], content: Any, where: str) -> T:  # noqa: ANN401
         raise ConfigError(f"{where}: {error}.") from error
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:  # noqa: ANN401
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """Return ``value`` as the annotated type of a field, or say what is accepted there."""
     if dataclasses.is_dataclass(hint):
         return _build(typing.cast(type[Any], hint), value, where)
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if value is None:
-            return None
-        nested = [a for a in arguments if dataclasses.is_dataclass(a)]
-        return _convert(nested[0], value, where) if nested else value
+        return _convert_union(arguments, value, where)
+    if origin is typing.Literal:
+        if value not in arguments:
+            names = ", ".join(map(str, arguments))
+            hint_text = did_you_mean(str(value), [str(a) for a in arguments])
+            raise ConfigError(f"{where}={value!r} is not known.{hint_text} Accepted: {names}.")
+        return value
     if origin is tuple:
-        return tuple(value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(hint, type) and not isinstance(value, hint):
-        raise ConfigError(f"{where}={value!r} must be {hint.__name__}.")
+        if not isinstance(value, list):
+            raise ConfigError(f"{where}={value!r} must be a list.")
+        return tuple(_convert(arguments[0], item, where) for item in value)
+    if hint is float and not isinstance(value, bool):
+        try:
+            return float(value)  # YAML reads 1e-4, without a point, as text
+        except (TypeError, ValueError):
+            raise ConfigError(f"{where}={value!r} must be a number.") from None
+    kind = origin or hint
+    if isinstance(kind, type) and (
+        not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool)
+    ):
+        raise ConfigError(f"{where}={value!r} must be {kind.__name__}.")
     return value
+
+
+def _convert_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
+    """Take the first alternative that accepts the value; None stands for itself."""
+    if value is None and type(None) in options:
+        return None
+    problems = []
+    for option in options:
+        if option is not type(None):
+            try:
+                return _convert(option, value, where)
+            except ConfigError as error:
+                problems.append(error)
+    raise problems[0]

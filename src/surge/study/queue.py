@@ -7,6 +7,7 @@ from pathlib import Path
 
 from surge.recipes.recipe import Recipe
 from surge.study.results import Result, data_name, select
+from surge.train.run import RunFolder
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Job:
     @property
     def begun(self) -> bool:
         """Whether a checkpoint is there to continue from."""
-        return any((self.folder / "checkpoints").glob("epoch-*.pt"))
+        return RunFolder(self.folder).begun
 
 
 def missing(
@@ -37,6 +38,7 @@ def missing(
                 epochs=recipe.train.epochs,
                 data=data_name(recipe),
                 metric=recipe.metric,
+                setting="",
             )
             if not stored:
                 name = f"{recipe.name}-{recipe.train.epochs}ep{'-val' * recipe.data.held_out}"
@@ -55,7 +57,8 @@ def fitting(
 ) -> Iterator[Job]:
     """Yield the jobs in order as long as time is left; a run known to be too long is passed over.
 
-    A begun run is always continued: it stops at the deadline and goes on the next time.
+    A begun run is always continued: it stops at the deadline and goes on the next time. Results
+    that are added to ``results`` meanwhile are taken into account.
     """
     for job in jobs:
         if deadline is not None:

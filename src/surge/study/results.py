@@ -1,6 +1,7 @@
 """The stored results: one line per finished run and metric, from which every table is made."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 from surge.errors import ConfigError
 from surge.recipes.recipe import Recipe
 from surge.train.loop import Outcome
+
+NEUTRAL = ("epochs", "held_out", "limit", "precision")
+"""Overrides that other fields of a result show, or that change rounding alone."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,15 @@ class Result:
     hardware: str
     torch: str
     commit: str | None
+
+    @property
+    def setting(self) -> str:
+        """What was changed in the recipe itself, as text; empty where nothing was.
+
+        Such a run is not a run of its row: tables keep it apart.
+        """
+        changed = {k: v for k, v in self.overrides.items() if k not in NEUTRAL}
+        return ", ".join(f"{key}={changed[key]}" for key in sorted(changed))
 
 
 def data_name(recipe: Recipe) -> str:
@@ -54,7 +67,7 @@ def make_result(
         seed=seed,
         epochs=recipe.train.epochs,
         data=data_name(recipe),
-        precision=recipe.train.precision if environment["cuda"] else "fp32",
+        precision=recipe.train.precision if _on_gpu(environment) else "fp32",
         metric=recipe.metric,
         last=round(outcome.last, 4),
         best=round(outcome.best, 4),
@@ -65,12 +78,30 @@ def make_result(
     )
 
 
+def _on_gpu(environment: dict[str, Any]) -> bool:
+    # Runs begun by an earlier version do not say which device they used.
+    return bool(environment.get("device", "cuda" if environment["cuda"] else "cpu") == "cuda")
+
+
 def append(folder: Path, result: Result) -> Path:
-    """Add one line; the file is created with its first."""
+    """Add one line; a line that is there already is not added again.
+
+    A run whose end was cut short is concluded once more when it is resumed. On a full disk the
+    file is left as it was.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.table}.jsonl"
-    with path.open("a") as file:
-        file.write(json.dumps(asdict(result)) + "\n")
+    line = json.dumps(asdict(result))
+    if path.exists() and line in path.read_text().splitlines():
+        return path
+    before = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("ab", buffering=0) as file:
+            file.write(f"{line}\n".encode())
+    except OSError:
+        if path.exists():
+            os.truncate(path, before)
+        raise
     return path
 
 

@@ -64,8 +64,8 @@ def t_quantile(p: float, df: int) -> float:
     >>> [round(t_quantile(0.975, df), 3) for df in (1, 4, 10)]
     [12.706, 2.776, 2.228]
     """
-    low, high = 0.0, 1e3
-    for _ in range(80):
+    low, high = 0.0, 1e9
+    for _ in range(100):
         middle = (low + high) / 2
         low, high = (middle, high) if t_cdf(middle, df) < p else (low, middle)
     return (low + high) / 2

@@ -1,8 +1,10 @@
 """Result tables: what the paper prints, what was measured here, and the paired difference."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from surge.errors import ConfigError
+from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
 from surge.study.results import Result, data_name, select
 from surge.study.statistics import Estimate, estimate
@@ -20,6 +22,8 @@ class TableRow:
     best: Estimate | None
     difference: Estimate | None
     """Last epoch minus the row without SURGE, over the seeds that both have."""
+    setting: str = ""
+    """What was changed in the recipe itself."""
 
 
 def base_row(row: str) -> str | None:
@@ -32,39 +36,102 @@ def base_row(row: str) -> str | None:
     return base if found else None
 
 
+@dataclass(frozen=True)
+class Kind:
+    """What runs must share to stand in one row of a table."""
+
+    row: str
+    epochs: int
+    data: str
+    metric: str
+    setting: str = ""
+
+    @property
+    def base(self) -> "Kind | None":
+        """The same without SURGE, and without what only SURGE has."""
+        base = base_row(self.row)
+        if base is None:
+            return None
+        kept = [part for part in self.setting.split(", ") if not part.startswith("eta=")]
+        return replace(self, row=base, setting=", ".join(kept))
+
+    def among(self, results: Sequence[Result]) -> list[Result]:
+        """Return the results of this kind."""
+        return select(results, **vars(self))
+
+
 def make_rows(recipes: Sequence[Recipe], results: Sequence[Result]) -> list[TableRow]:
     """Return the table in recipe order; a row without results stays open."""
-    return [_make_row(recipe, results) for recipe in recipes]
+    return [
+        _make_row(Kind(r.row, r.train.epochs, data_name(r), r.metric), r.paper, results)
+        for r in recipes
+    ]
 
 
-def _make_row(recipe: Recipe, results: Sequence[Result]) -> TableRow:
-    same = {"epochs": recipe.train.epochs, "data": data_name(recipe), "metric": recipe.metric}
-    mine = {r.seed: r for r in select(results, row=recipe.row, **same)}
-    base = base_row(recipe.row)
-    theirs = {r.seed: r for r in select(results, row=base, **same)} if base else {}
-    pairs = [mine[seed].last - theirs[seed].last for seed in sorted(mine.keys() & theirs.keys())]
+def stored_rows(results: Sequence[Result]) -> list[TableRow]:
+    """Return one row per (row, epochs, data) that is stored, in the order of the first results.
+
+    Runs whose recipe was changed (``--eta``) have rows of their own. What the paper prints is
+    shown beside the recipe's own number of epochs only.
+    """
+    found: dict[Kind, float | None] = {}
+    for r in results:
+        found.setdefault(Kind(r.row, r.epochs, r.data, r.metric, r.setting), _paper(r))
+    return [_make_row(kind, paper, results) for kind, paper in found.items()]
+
+
+def _paper(result: Result) -> float | None:
+    try:
+        recipe = get_recipe(result.recipe)
+    except ConfigError:  # a row of an earlier version
+        return None
+    own = recipe.train.epochs == result.epochs and not result.setting
+    return recipe.paper if own and data_name(recipe) == result.data else None
+
+
+def _make_row(kind: Kind, paper: float | None, results: Sequence[Result]) -> TableRow:
+    mine = kind.among(results)
+    theirs = kind.base.among(results) if kind.base else []
+    # The newest run of a seed counts; a pair has the same arithmetic.
+    seeds = {r.seed: r for r in mine}
+    ours, others = ({(r.seed, r.precision): r.last for r in held} for held in (mine, theirs))
+    pairs = [ours[key] - others[key] for key in sorted(ours.keys() & others.keys())]
     return TableRow(
-        row=recipe.row,
-        epochs=recipe.train.epochs,
-        data=data_name(recipe),
-        paper=recipe.paper,
-        last=estimate([r.last for r in mine.values()]) if mine else None,
-        best=estimate([r.best for r in mine.values()]) if mine else None,
+        row=kind.row,
+        epochs=kind.epochs,
+        data=kind.data,
+        paper=paper,
+        last=estimate([r.last for r in seeds.values()]) if seeds else None,
+        best=estimate([r.best for r in seeds.values()]) if seeds else None,
         difference=estimate(pairs) if pairs else None,
+        setting=kind.setting,
     )
 
 
 def markdown(rows: Sequence[TableRow]) -> str:
-    """Return the table as Markdown; cells without a result say *open*."""
+    """Return the table as Markdown; cells without a result say *open*.
+
+    Which images were tested on is a column where rows differ in it.
+    """
+    mixed = len({row.data for row in rows}) > 1
     lines = [
-        "| row | epochs | paper | last epoch | best epoch | n | minus its base, 95 % |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        f"| row |{' data |' * mixed} epochs | paper | last epoch | best epoch | n | "
+        "minus its base, 95 % |",
+        f"| --- |{' --- |' * mixed} ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
-        paper = "-" if row.paper is None else f"{row.paper:.1f}"
-        n = row.last.n if row.last else 0
-        cells = (_spread(row.last), _spread(row.best), str(n), _interval(row.difference, row.row))
-        lines.append(f"| {row.row} | {row.epochs} | {paper} | {' | '.join(cells)} |")
+        name = f"{row.row} ({row.setting})" if row.setting else row.row
+        cells = [
+            name,
+            *([row.data] if mixed else []),
+            str(row.epochs),
+            "-" if row.paper is None else f"{row.paper:.1f}",
+            _spread(row.last),
+            _spread(row.best),
+            str(row.last.n if row.last else 0),
+            _interval(row.difference, row.row),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -94,7 +94,7 @@ def build_parts(recipe: Recipe, seed: int, device: torch.device, example: torch.
     """Build model and optimizer on their device, ready for the first step or for a checkpoint."""
     model, compensation = build_network(recipe, seed, example)
     layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-    model.to(device=device, memory_format=layout)
+    model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
     optimizer = make_optimizer(model, recipe.train, device)
     if compensation is not None:
         compensation.follow(optimizer)

@@ -1,5 +1,6 @@
 """A step as a CUDA graph: small networks are bound by launches, and a graph launches once."""
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -11,39 +12,48 @@ WARMUPS = 3
 
 
 class Captured:
-    """Replay ``step`` from one graph per batch size; state is as if the warm-up never ran.
+    """Replay ``step`` from one graph per kind of call; state is as if the warm-up never ran.
 
     ``state`` lists the tensors that a step changes (parameters, buffers, optimizer state, sums).
     """
 
-    def __init__(self, step: Callable[[EpochPlan], None], state: Callable[[], list[Tensor]]):
+    def __init__(self, step: Callable[..., None], state: Callable[[], list[Tensor]]) -> None:
         """Nothing is captured before the first call."""
         self.step, self.state = step, state
-        self.graphs: dict[int, tuple[torch.cuda.CUDAGraph, EpochPlan]] = {}
+        self.graphs: dict[tuple[float, ...], tuple[torch.cuda.CUDAGraph, EpochPlan]] = {}
 
-    def __call__(self, part: EpochPlan) -> None:
-        """Copy the part of the plan to where the graph reads it, and replay."""
-        if len(part) not in self.graphs:
-            self.graphs[len(part)] = self._capture(part)
-        graph, static = self.graphs[len(part)]
+    def __call__(self, part: EpochPlan, *numbers: float) -> None:
+        """Copy the part of the plan to where the graph reads it, and replay.
+
+        ``numbers`` are handed to the step and become constants of its graph.
+        """
+        kind = (len(part), *numbers)
+        if kind not in self.graphs:
+            self.graphs[kind] = self._capture(part, numbers)
+        graph, static = self.graphs[kind]
         static.permutation.copy_(part.permutation)
         static.offsets.copy_(part.offsets)
         static.flips.copy_(part.flips)
         graph.replay()
 
-    def _capture(self, part: EpochPlan) -> tuple[torch.cuda.CUDAGraph, EpochPlan]:
+    def _capture(
+        self, part: EpochPlan, numbers: tuple[float, ...]
+    ) -> tuple[torch.cuda.CUDAGraph, EpochPlan]:
         static = EpochPlan(part.permutation.clone(), part.offsets.clone(), part.flips.clone())
         known = {id(tensor): tensor.detach().clone() for tensor in self.state()}
-        side = torch.cuda.Stream()
+        random = torch.cuda.get_rng_state(part.permutation.device)
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARMUPS):
-                self.step(static)
+                self.step(static, *numbers)
         torch.cuda.current_stream().wait_stream(side)
+        # An autograd graph that only a reference cycle keeps alive could be freed while capturing.
+        gc.collect()
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self.graphs.values()))[0].pool() if self.graphs else None
         with torch.cuda.graph(graph, pool=pool):
-            self.step(static)
+            self.step(static, *numbers)
         with torch.no_grad():
             for tensor in self.state():
                 # Momentum that the warm-up created starts at zero, as if it did not exist yet.
@@ -51,4 +61,5 @@ class Captured:
                     tensor.copy_(known[id(tensor)])
                 else:
                     tensor.zero_()
+        torch.cuda.set_rng_state(random, part.permutation.device)
         return graph, static

@@ -1,5 +1,6 @@
 """Checkpoints that survive a kill, a full disk and a torn write."""
 
+import io
 import os
 import pickle
 import tempfile
@@ -26,6 +27,7 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # made for the owner alone
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -35,8 +37,13 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
 def save(folder: Path, state: dict[str, Any], epoch: int) -> Path:
     """Write ``epoch-00012.pt`` (epochs done) and remove all but the newest few."""
     path = folder / f"epoch-{epoch:05d}.pt"
+    for left in folder.glob("*.part"):  # of a process that was killed while writing
+        left.unlink()
+    # Not straight into the file: torch turns a full disk into an error of its own.
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, "epoch": epoch, **state}, buffer)
     with atomic(path) as file:
-        torch.save({"format": FORMAT, "epoch": epoch, **state}, file)
+        file.write(buffer.getbuffer())
     for old in found(folder)[KEPT:]:
         old.unlink()
     return path
@@ -51,12 +58,12 @@ def load_newest(
     folder: Path, recipe: str, device: torch.device
 ) -> tuple[dict[str, Any], list[str]]:
     """Return the newest readable checkpoint, and a sentence for each that was passed over."""
-    passed: list[str] = []
+    damaged: list[str] = []
     for path in found(folder):
         try:
             state = torch.load(path, map_location=device, weights_only=True)
         except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
-            passed.append(f"{path.name} is damaged ({type(e).__name__}); an older one is used.")
+            damaged.append(f"{path.name} is damaged ({type(e).__name__})")
             continue
         if not isinstance(state, dict) or state.get("format") != FORMAT:
             raise CheckpointMismatchError(
@@ -66,5 +73,6 @@ def load_newest(
             raise CheckpointMismatchError(
                 f'{path} belongs to the recipe "{state.get("recipe")}", not to "{recipe}".'
             )
-        return state, passed
-    raise CheckpointMismatchError(f"{folder} holds no readable checkpoint. {' '.join(passed)}")
+        return state, [f"{what}; {path.name} is used instead." for what in damaged]
+    why = f": {', '.join(damaged)}" if damaged else ""
+    raise CheckpointMismatchError(f"{folder} holds no readable checkpoint{why}.")

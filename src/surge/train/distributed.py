@@ -22,6 +22,14 @@ class World:
         """Whether this process writes files and talks."""
         return self.rank == 0
 
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Return whether the flag is set in any process, the same answer in all of them."""
+        if self.size == 1:
+            return flag
+        flags = torch.tensor(float(flag), device=device)
+        torch.distributed.all_reduce(flags)
+        return bool(flags > 0)
+
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[World]:
@@ -29,6 +37,8 @@ def joined(device: torch.device) -> Iterator[World]:
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
         yield World()
         return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield World(torch.distributed.get_rank(), torch.distributed.get_world_size())

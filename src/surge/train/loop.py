@@ -2,25 +2,28 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from surge.data import EpochPlan, ImageSet
+from surge.errors import CheckpointMismatchError
 from surge.layers.hooks import on_epoch
 from surge.recipes.recipe import Recipe
 from surge.train import checkpoint
 from surge.train.build import Parts, build_parts, make_loaders, set_learning_rate
 from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
+from surge.train.dose import DoseMeter
+from surge.train.mode import choose_mode
 from surge.train.run import RunFolder
-from surge.train.schedule import learning_rate
+from surge.train.schedule import learning_rate, step_seed
+from surge.train.search import first_bad_layer
 from surge.train.step import Criterion, TestStep, TrainStep
-from surge.train.watch import BitWatch, DivergedError, first_not_finite
+from surge.train.watch import BitWatch, DivergedError, first_bad_state
 
 Row = dict[str, Any]
 
@@ -37,6 +40,8 @@ class LoopOptions:
     """Seconds between checkpoints; 0 writes one after every epoch."""
     deadline: float | None = None
     """Stop after the epoch that passes this time (of ``time.monotonic``)."""
+    dose_every: int = 10
+    """Measure the delivered dose every so many epochs, and after the last."""
 
 
 @dataclass(frozen=True)
@@ -68,39 +73,33 @@ class Trainer:
         options: LoopOptions | None = None,
         criterion: Criterion | None = None,
     ) -> None:
-        """Build everything; a checkpoint, if the folder has one, is loaded by :meth:`run`."""
+        """Build everything; a checkpoint, if the folder has one, is loaded by :meth:`resume`."""
         self.recipe, self.seed, self.device, self.folder = recipe, seed, device, folder
         self.world, self.options = world or World(), options or LoopOptions()
-        on_gpu = device.type == "cuda"
-        self.compiled = on_gpu if self.options.compiled is None else self.options.compiled
-        alone = on_gpu and self.world.size == 1
-        self.captured = alone if self.options.captured is None else self.options.captured
+        self.sets, self.criterion = sets, criterion
+        self.mode = choose_mode(device, self.world, self.options.compiled, self.options.captured)
         self.train_loader, self.test_loader = make_loaders(recipe, sets, seed, device, self.world)
         example = torch.zeros(2, *sets[0].images.shape[1:])
         self.parts: Parts = build_parts(recipe, seed, device, example)
-        network = wrapped(self.parts.model, self.world, device)
         self.train_step = TrainStep(
             self.parts,
-            network,
+            wrapped(self.parts.model, self.world, device),
             self.train_loader,
             recipe.train,
             criterion=criterion,
-            compiled=self.compiled,
+            compiled=self.mode.compiled,
         )
         self.test_step = TestStep(self.parts.model, self.test_loader, recipe.train)
-        self.step: Callable[[EpochPlan], None] = self.train_step
+        self.step: Callable[[EpochPlan, float], None] = self.train_step
         self.test: Callable[[EpochPlan], None] = self.test_step
-        if self.captured:
+        if self.mode.captured:
             self.step = Captured(self.train_step, self._state)
             self.test = Captured(self.test_step, lambda: [self.test_step.sums.values])
+        self.meter: DoseMeter | None = None
+        if self.parts.compensation is not None and self.world.leads:
+            self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
         self.epoch, self.seconds = 0, 0.0
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
-
-    @property
-    def mode(self) -> str:
-        """Say which path the steps take."""
-        chosen = [n for n, on in (("compiled", self.compiled), ("captured", self.captured)) if on]
-        return " and ".join(chosen) or "eager"
 
     def _state(self) -> list[Tensor]:
         model = self.parts.model
@@ -114,19 +113,27 @@ class Trainer:
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint; return a sentence for each damaged one."""
+        passed = self.load()
+        if self.world.leads:
+            self.folder.keep_metrics(self.epoch)
+        return passed
+
+    def load(self) -> list[str]:
+        """Take the state of the newest good checkpoint, and touch no file."""
         state, passed = checkpoint.load_newest(
             self.folder.checkpoints, self.recipe.name, self.device
         )
-        self.parts.model.load_state_dict(state["model"])
-        self._load_optimizer(state["optimizer"])
+        try:
+            self.parts.model.load_state_dict(state["model"])
+            self._load_optimizer(state["optimizer"])
+        except (RuntimeError, ValueError, KeyError) as error:
+            raise CheckpointMismatchError(
+                f"The checkpoint in {self.folder.checkpoints} does not fit the model of "
+                f"{self.recipe.name}: {error}"
+            ) from error
         self.epoch, self.seconds = state["epoch"], state["seconds"]
-        self.best, self.best_epoch, self.last = (
-            state["best"],
-            state["best_epoch"],
-            state["last"],
-        )
-        if self.world.leads:
-            self.folder.keep_metrics(self.epoch)
+        self.best, self.best_epoch = state["best"], state["best_epoch"]
+        self.last = state["last"]
         return passed
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
@@ -153,47 +160,47 @@ class Trainer:
 
     def run(self, on_row: Callable[[Row], None] | None = None) -> Outcome:
         """Train to the last epoch, or to the deadline; every epoch is reported as a row."""
-        epochs = self.recipe.train.epochs
+        with torch.random.fork_rng(devices=[]):
+            self._run(on_row)
+        return Outcome(
+            self.epoch >= self.recipe.train.epochs,
+            self.epoch,
+            self.last,
+            self.best,
+            self.best_epoch,
+            self.seconds,
+            str(self.mode),
+        )
+
+    def _run(self, on_row: Callable[[Row], None] | None) -> None:
+        epochs, deadline = self.recipe.train.epochs, self.options.deadline
         watch = BitWatch(self.parts.model)
         saved = time.monotonic()
-        while self.epoch < epochs:
+        late = False
+        while self.epoch < epochs and not late:
             row = self._one_epoch(watch)
             if self.world.leads:
                 self.folder.append_metrics(row)
             if on_row is not None:
                 on_row(row)
             now = time.monotonic()
-            late = self.options.deadline is not None and now >= self.options.deadline
+            # One clock decides for all: the others would wait for a process that stopped alone.
+            late = deadline is not None and self.world.any(now >= deadline, self.device)
             if self.epoch == epochs or late or now - saved >= self.options.save_every:
                 self.save()
                 saved = now
-            if late:
-                break
-        return Outcome(
-            self.epoch >= epochs,
-            self.epoch,
-            self.last,
-            self.best,
-            self.best_epoch,
-            self.seconds,
-            self.mode,
-        )
 
     def _one_epoch(self, watch: BitWatch) -> Row:
         start = time.monotonic()
-        spec = self.recipe.train
-        rate = learning_rate(spec, self.epoch)
-        set_learning_rate(self.parts.optimizer, rate)
-        on_epoch(self.parts.model, self.epoch, spec.epochs)
-        self._train_epoch()
+        rate = self.begin_epoch()
+        for part, weight in self.batches():
+            self.step(part, weight)
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
-            raise DivergedError(
-                f"Training diverged in epoch {self.epoch} of {self.recipe.name}: "
-                f"{first_not_finite(self.parts.model)} is not finite. The last good checkpoint "
-                f"is kept in {self.folder.checkpoints}."
-            )
+            raise self._diverged()
         self.last, test_loss = self.evaluate()
+        if not math.isfinite(test_loss):
+            raise self._diverged()
         if self.last > self.best:
             self.best, self.best_epoch = self.last, self.epoch
         seconds = time.monotonic() - start
@@ -211,26 +218,58 @@ class Trainer:
         if self.parts.compensation is not None:
             scales = list(self.parts.compensation.scales().values())
             row |= {"scale": sum(scales) / len(scales), "injected": dose / count}
+            row |= self._delivered()
         self.epoch += 1
         return row
 
-    def _train_epoch(self) -> None:
+    def begin_epoch(self) -> float:
+        """Set all schedules of this epoch and return its learning rate.
+
+        Random numbers that a step draws (the noise control) depend on seed, epoch and rank alone.
+        """
+        spec = self.recipe.train
+        rate = learning_rate(spec, self.epoch)
+        set_learning_rate(self.parts.optimizer, rate)
+        on_epoch(self.parts.model, self.epoch, spec.epochs)
+        torch.manual_seed(step_seed(self.seed, self.epoch, self.world.rank))
         self.parts.model.train()
-        plan = self.train_loader.plan(self.epoch)
-        for index in range(len(self.train_loader)):
-            part = plan.part(*self.train_loader.bounds(index))
-            self.step(part)
+        return rate
+
+    def batches(self) -> Iterator[tuple[EpochPlan, float]]:
+        """Yield this rank's part of every batch of the epoch, and the weight of its loss."""
+        loader = self.train_loader
+        plan = loader.plan(self.epoch)
+        for index in range(len(loader)):
+            part = plan.part(*loader.bounds(index))
+            whole = min(loader.batch_size, len(plan) - index * loader.batch_size)
+            yield part, len(part) * self.world.size / whole
+
+    def _delivered(self) -> Row:
+        """Return the mean delivered dose over the layers, in the epochs when it is measured."""
+        last = self.epoch + 1 == self.recipe.train.epochs
+        if self.meter is None or not (last or self.epoch % self.options.dose_every == 0):
+            return {}
+        part, _ = next(self.batches())
+        part = part.part(0, -(-len(part) // self.recipe.train.accumulate))
+        # The bare model: the other ranks take no part in this.
+        doses = self.meter.measure(lambda: self.train_step.compute(self.parts.model, part)[0])
+        return {"delivered": sum(doses.values()) / len(doses)}
+
+    def _diverged(self) -> DivergedError:
+        where = first_bad_layer(self) or first_bad_state(self.parts.model) or "the loss alone"
+        kept = f"The last good checkpoint is kept in {self.folder.checkpoints}."
+        return DivergedError(
+            f"Training diverged in epoch {self.epoch} of {self.recipe.name}: {where} is not "
+            f"finite. {kept if self.folder.begun else 'No checkpoint was written yet.'}"
+        )
 
     def evaluate(self) -> tuple[float, float]:
         """Return (accuracy in percent, loss) on the test images."""
         self.parts.model.eval()
         plan = self.test_loader.plan(0)
         for index in range(len(self.test_loader)):
-            self.test(plan.part(*self.test_loader.bounds(index)))
+            part = plan.part(*self.test_loader.bounds(index))
+            if len(part):  # a small last batch may leave nothing for some rank
+                self.test(part)
         loss, hits, count, _ = self.test_step.sums.read()
         return 100 * hits / count, loss / count
-
-
-def run_folder_name(recipe: Recipe, seed: int, root: Path) -> Path:
-    """Return the default folder of a run."""
-    return root / f"{recipe.name}-seed{seed}"

@@ -3,7 +3,6 @@
 import json
 import platform
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from surge.errors import CheckpointMismatchError, ConfigError
 from surge.recipes import serial
 from surge.recipes.recipe import Recipe
-from surge.train.checkpoint import atomic
+from surge.train.checkpoint import atomic, found
 
 
 @dataclass(frozen=True)
@@ -28,18 +27,34 @@ class RunFolder:
         """Where checkpoints are."""
         return self.path / "checkpoints"
 
+    @property
+    def begun(self) -> bool:
+        """Whether there is a checkpoint to continue from."""
+        return bool(found(self.checkpoints))
+
     @classmethod
-    def create(cls, path: Path, recipe: Recipe, environment: Mapping[str, object]) -> "RunFolder":
-        """Start a new run; an existing one is never overwritten."""
-        if (path / "config.yaml").exists():
-            raise ConfigError(
-                f"{path} holds a run already. Continue it with --resume {path}, or choose "
-                "another folder with --out."
-            )
+    def create(
+        cls,
+        path: Path,
+        recipe: Recipe,
+        environment: Mapping[str, object],
+        *,
+        anew: bool = False,
+    ) -> "RunFolder":
+        """Start a new run; an existing one is never overwritten.
+
+        With ``anew`` a run that was stopped before its first checkpoint counts as none.
+        """
         folder = cls(path)
-        folder.write("config.yaml", serial.dump(recipe))
+        if folder.begun or ((path / "config.yaml").exists() and not anew):
+            go_on = f"Continue it with --resume {path}, or choose"
+            advice = "It is finished; choose" if (path / "summary.txt").exists() else go_on
+            raise ConfigError(f"{path} holds a run already. {advice} another folder with --out.")
+        folder.write("metrics.jsonl", "")
         folder.write("env.json", json.dumps(environment, indent=2) + "\n")
         (path / "figures").mkdir(exist_ok=True)
+        # Last: this file makes a folder the folder of a run, and then all of it is there.
+        folder.write("config.yaml", serial.dump(recipe))
         return folder
 
     @classmethod
@@ -48,12 +63,17 @@ class RunFolder:
         try:
             recipe = serial.load((path / "config.yaml").read_text())
             environment = json.loads((path / "env.json").read_text())
-        except FileNotFoundError as error:
+            int(environment["seed"])
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise CheckpointMismatchError(
                 f"{path} is not the folder of a run: {Path(str(error.filename)).name} is missing."
             ) from error
-        except json.JSONDecodeError as error:
-            raise CheckpointMismatchError(f"{path / 'env.json'} is damaged: {error}.") from error
+        except ConfigError as error:
+            raise CheckpointMismatchError(f"{path / 'config.yaml'}: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise CheckpointMismatchError(
+                f"{path} holds a damaged config.yaml or env.json: {error!r}."
+            ) from error
         return cls(path), recipe, environment
 
     def write(self, name: str, text: str) -> None:
@@ -67,7 +87,7 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the epochs written so far; a line torn by a kill is left out."""
+        """Return the epochs written so far; a line torn by a kill or a full disk is left out."""
         path = self.path / "metrics.jsonl"
         rows = []
         for line in path.read_text().splitlines() if path.exists() else ():
@@ -88,7 +108,14 @@ class RunFolder:
             file.write(line.rstrip() + "\n")
 
 
-def describe_environment(device: torch.device, seed: int, commit: str | None) -> dict[str, object]:
+def default_path(recipe: Recipe, seed: int, root: Path) -> Path:
+    """Return the folder of a run that names none."""
+    return root / f"{recipe.name}-seed{seed}"
+
+
+def describe_environment(
+    device: torch.device, seed: int, *, commit: str | None, command: str
+) -> dict[str, object]:
     """Return what a reader needs to know about where a run happened."""
     from surge import __version__
 
@@ -98,11 +125,12 @@ def describe_environment(device: torch.device, seed: int, commit: str | None) ->
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "cuda": torch.version.cuda,
+        "device": device.type,
         "hardware": hardware(device),
         "commit": commit or known,
         "dirty": dirty,
         "seed": seed,
-        "command": " ".join(["surge", *sys.argv[1:]]),
+        "command": command,
     }
 
 

@@ -1,5 +1,6 @@
-"""The learning rate, epoch by epoch."""
+"""What changes from epoch to epoch: the learning rate, and the seed of the steps."""
 
+import hashlib
 import math
 
 from surge.recipes.recipe import TrainSpec
@@ -23,3 +24,12 @@ def learning_rate(spec: TrainSpec, epoch: int) -> float:
     if spec.schedule == "linear":
         return spec.lr * (1 - progress)
     return spec.lr
+
+
+def step_seed(seed: int, epoch: int, rank: int) -> int:
+    """Return the seed of the random numbers that the steps of an epoch draw on one rank.
+
+    Only the noise control draws any. A function of the epoch, so that nothing needs to be saved.
+    """
+    text = f"steps of epoch {epoch} of seed {seed} on rank {rank}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")

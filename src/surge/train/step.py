@@ -78,20 +78,28 @@ class TrainStep:
         kind = self.loader.device.type
         return torch.autocast(kind, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
-    def forward(
-        self, permutation: Tensor, offsets: Tensor, flips: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def compute(self, network: nn.Module, part: EpochPlan) -> tuple[Tensor, Tensor, Tensor]:
         """Make the batch; return the loss to minimise, the data loss, and the hits."""
-        images, labels = self.loader.fetch(EpochPlan(permutation, offsets, flips))
+        images, labels = self.loader.fetch(part)
         with self.autocast():
-            logits = self.network(images)
+            logits = network(images)
         loss = self.criterion(logits, labels, images)
         extra = extra_loss(self.parts.model)
         total = loss if extra is None else loss + extra
         return total, loss, (logits.argmax(dim=1) == labels).sum()
 
+    def forward(
+        self, permutation: Tensor, offsets: Tensor, flips: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Do :meth:`compute` with plain tensors as arguments, which is what can be compiled."""
+        return self.compute(self.network, EpochPlan(permutation, offsets, flips))
+
     def __call__(self, part: EpochPlan, weight: float = 1.0) -> None:
-        """Do one optimizer step on a part of the plan; ``weight`` scales the loss."""
+        """Do one optimizer step on a part of the plan.
+
+        ``weight`` scales the loss: a rank's share of the batch times the number of ranks, so that
+        the mean over ranks, which is what they exchange, is the mean over the whole batch.
+        """
         full = self.loader.batch_size // self.loader.world
         forward = self._forward if len(part) == full else self.forward
         self.parts.optimizer.zero_grad(set_to_none=True)
@@ -101,7 +109,7 @@ class TrainStep:
             last = start + size >= len(part)
             with nullcontext() if last or self.loader.world == 1 else self.network.no_sync():  # type: ignore[operator]
                 total, loss, hits = forward(micro.permutation, micro.offsets, micro.flips)
-                (total * (weight * len(micro) / len(part))).backward()
+                torch.autograd.backward(total * (weight * len(micro) / len(part)))
             self.sums.add(loss, hits, len(micro))
         if self.parts.compensation is not None:
             self.sums.values[3] += self.parts.compensation.injected() * len(part)

@@ -1,9 +1,12 @@
 """What is watched besides the loss: flipped bits, divergence, and where it began."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from surge.errors import SurgeError
+from surge.layers.base import Auxiliary, BinaryLayer
 from surge.layers.hooks import binary_layers
 
 
@@ -33,11 +36,56 @@ class BitWatch:
         return 100.0 * float(changed) / sum(bits.numel() for bits in now)
 
 
-def first_not_finite(model: nn.Module) -> str:
-    """Name the first layer whose state is not finite; the loss is named if all of them are."""
-    for name, module in model.named_modules():
-        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
-        for key, tensor in own:
-            if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-                return f'"{name}.{key}"'
-    return "the loss alone"
+class Sentinel:
+    """Looks at the output of every layer and names the first that is not finite.
+
+    It waits for the device at every layer: for a search, not for training. To be used as a
+    context around some steps.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Watch the layers that compute something themselves."""
+        self.found: str | None = None
+        self._layers = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, BinaryLayer)
+            or not (any(module.children()) or isinstance(module, Auxiliary))
+        }
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> "Sentinel":
+        """Begin to look."""
+        for name, module in self._layers.items():
+
+            def look(_module: nn.Module, _args: Any, output: Any, name: str = name) -> None:
+                bad = isinstance(output, Tensor) and not torch.isfinite(output).all()
+                if bad and self.found is None:
+                    self.found = f'the output of "{name}"'
+
+            self._handles.append(module.register_forward_hook(look))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the model as it was."""
+        while self._handles:
+            self._handles.pop().remove()
+
+
+def first_bad_gradient(model: nn.Module) -> str | None:
+    """Name the gradient that is not finite and came first in the backward, which ends at the input.
+
+    Parameters are taken in the reverse of the order in which the model lists them.
+    """
+    for name, parameter in reversed(list(model.named_parameters())):
+        if parameter.grad is not None and not torch.isfinite(parameter.grad).all():
+            return f'the gradient of "{name}"'
+    return None
+
+
+def first_bad_state(model: nn.Module) -> str | None:
+    """Name the first parameter or buffer that is not finite."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            return f'"{name}"'
+    return None

@@ -1,0 +1,134 @@
+"""``surge data``: which data sets are there, and how to get those that are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from surge.cli.console import print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from surge.data.download import Progress
+
+SETS = ("cifar10", "digits")
+
+
+@dataclass(frozen=True)
+class DataCommand:
+    """Download a data set, or list what is there.
+
+    An interrupted download continues where it stopped. Without a network the error says which
+    file to put where; run the command again then, and it is unpacked and checked.
+
+    Example:
+        surge data
+        surge data cifar10 --data /srv/sets
+    """
+
+    name: Annotated[str | None, tyro.conf.Positional] = None
+    """cifar10; nothing lists all data sets."""
+    data: str | None = None
+    """Folder of the data sets; else $SURGE_DATA, else ./data."""
+    url: str | None = None
+    """A mirror of the official archive; its files are checked all the same."""
+
+    def run(self, console: Console) -> int | None:
+        """List or download."""
+        import os
+
+        from surge.data import resolve_root
+        from surge.errors import ConfigError, did_you_mean
+
+        root = resolve_root(self.data, os.environ)
+        if self.name is None:
+            print_table(console, _listed(root), title=f"Data sets in {root}")
+        elif self.name == "cifar10":
+            _download(root, self.url, console)
+        elif self.name == "digits":
+            console.print("The digits come with scikit-learn; there is nothing to download.")
+        else:
+            raise ConfigError(
+                f'There is no data set "{self.name}".{did_you_mean(self.name, SETS)} '
+                f"Known: {', '.join(SETS)}."
+            )
+        return 0
+
+
+def _listed(root: Path) -> list[dict[str, object]]:
+    import importlib.util
+
+    from surge.data.cifar10 import BINARY, PICKLED, SHA256
+
+    rows: list[dict[str, object]] = []
+    for layout in (BINARY, PICKLED):
+        there = sum((root / layout.folder / f"{n}{layout.suffix}").is_file() for n in SHA256)
+        if there or layout is BINARY:
+            state = f"{there} of {len(SHA256)} files in {layout.folder}"
+            hint = "" if there == len(SHA256) else f"surge data cifar10 --data {root}"
+            rows.append({"data set": "cifar10", "found": state, "to get it": hint})
+    known = importlib.util.find_spec("sklearn") is not None
+    state = "comes with scikit-learn" if known else "scikit-learn is not installed"
+    hint = "" if known else "pip install 'surge-bnn[demo]'"
+    return [*rows, {"data set": "digits", "found": state, "to get it": hint}]
+
+
+def _download(root: Path, url: str | None, console: Console) -> None:
+    from surge.data import download_cifar10
+    from surge.data.cifar10 import URL
+    from surge.data.download import ARCHIVE_SHA256
+
+    checksum = ARCHIVE_SHA256 if url is None else None
+    with _bytes_shown(console) as progress:
+        folder = download_cifar10(root, url=url or URL, sha256=checksum, progress=progress)
+    console.print(f"CIFAR-10 is complete in {folder}", markup=False, soft_wrap=True)
+
+
+@contextmanager
+def _bytes_shown(console: Console) -> Iterator[Progress]:
+    """Show bytes as they arrive: a bar on a terminal, a line at every tenth elsewhere."""
+    if not console.is_terminal:
+        yield _plain_lines(console)
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=28),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("cifar10", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def _plain_lines(console: Console) -> Progress:
+    shown = -1
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown
+        tenth = 10 * done // total if total else done >> 24
+        if tenth != shown:
+            shown = tenth
+            of = f" of {total / 1e6:.1f}" if total else ""
+            console.print(f"cifar10: {done / 1e6:.1f}{of} MB", markup=False)
+
+    return show
+
+
+COMMAND = ("data", DataCommand)

@@ -1,0 +1,70 @@
+"""``surge evaluate``: a trained run on its test images, class by class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from surge.cli.console import print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(frozen=True)
+class EvaluateCommand:
+    """Test a run: top-1, accuracy per class, and the confusion matrix as a picture.
+
+    The newest checkpoint is used, on the images that the run was tested on while it trained. The
+    picture and its numbers go to the run's figures folder.
+
+    Example:
+        surge evaluate runs/digits-cnn-recu-surge-seed0
+    """
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of a run."""
+    data: str | None = None
+    """Folder of the data sets; else $SURGE_DATA, else ./data."""
+    device: str | None = None
+    """cpu, cuda, cuda:1; by default a GPU if there is one."""
+
+    def run(self, console: Console) -> int | None:
+        """Evaluate, print, draw."""
+        import os
+
+        from surge.cli.training import choose_device
+        from surge.data import resolve_root
+        from surge.study import confusion, figures
+        from surge.study.results import data_name
+        from surge.train.evaluate import evaluate_run
+
+        root = resolve_root(self.data, os.environ)
+        found = evaluate_run(self.run_folder, root, choose_device(self.device))
+        for note in found.notes:
+            console.print(note, style="yellow", markup=False, soft_wrap=True)
+        name = f"{found.recipe.name}, seed {found.seed}"
+        facts = (
+            f"top-1 {found.top1:.2f} % on {int(found.confusion.sum())} images "
+            f"({data_name(found.recipe)}), after epoch {found.epochs} of "
+            f"{found.recipe.train.epochs}"
+        )
+        rows = [_shown(row) for row in found.per_class()]
+        print_table(console, rows, title=name)
+        console.print(facts, style="bold", markup=False, soft_wrap=True)
+        figure = confusion.draw(found.classes, found.confusion, title=name, facts=facts)
+        path = self.run_folder / "figures" / "confusion.png"
+        for written in figures.save(figure, found.rows(), path):
+            console.print(f"wrote {written}", markup=False, soft_wrap=True)
+        return 0
+
+
+def _shown(row: dict[str, object]) -> dict[str, object]:
+    top1 = row["top1"]
+    return {**row, "top1": None if top1 is None else f"{top1:.2f}"}
+
+
+COMMAND = ("evaluate", EvaluateCommand)

@@ -1,0 +1,137 @@
+"""The handle on a compensated model: it follows the optimizer and renews the scales."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from surge.compensation.auxiliary import AuxiliaryPath
+from surge.compensation.path import Path
+from surge.compensation.scaler import summed_over_ranks, updated_scale
+from surge.errors import ConfigError, SurgeWarning
+
+
+class Compensation:
+    """A handle on the auxiliary paths of a model; made by :func:`compensate_`."""
+
+    def __init__(self, paths: dict[str, Path], skipped: dict[str, str]) -> None:
+        """Hold the paths by layer name, and why other binary layers have none."""
+        self.paths = paths
+        self.skipped = skipped
+        dual = {n: p for n, p in paths.items() if isinstance(p, AuxiliaryPath)}
+        self._dual = list(dual.values())
+        self._adaptive = {n: p for n, p in dual.items() if p.options.fixed_scale is None}
+        self._weight_side = {n: p for n, p in dual.items() if p.options.weight_side}
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the auxiliary weights."""
+        return [p for path in self.paths.values() for p in path.parameters()]
+
+    def scales(self) -> dict[str, float]:
+        """Return the scale of every layer now (this waits for the device)."""
+        return {name: float(path.scale) for name, path in self.paths.items()}
+
+    def follow(self, optimizer: torch.optim.Optimizer) -> "Compensation":
+        """Renew the scale after every step of ``optimizer``, which must own the auxiliary weights.
+
+        Squared norms live as gradients do: they add up until ``zero_grad`` or a step.
+        """
+        owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        strangers = [
+            name
+            for name, path in self.paths.items()
+            if any(p.requires_grad and id(p) not in owned for p in path.parameters())
+        ]
+        if strangers:
+            raise ConfigError(
+                f'The optimizer does not hold the auxiliary weight of "{strangers[0]}" '
+                f"({len(strangers)} layers in all): build the optimizer after compensate_."
+            )
+        optimizer.register_step_post_hook(lambda *_: self.step())
+        optimizer.zero_grad = _before(optimizer.zero_grad, self.reset)  # type: ignore[method-assign]
+        return self
+
+    def reset(self) -> None:
+        """Forget the squared norms collected since the last step."""
+        for path in self.paths.values():
+            path.reset_probes()
+
+    @torch.no_grad()
+    def injected(self) -> Tensor:
+        """Return the mean over layers of ``|scale g_a| / |g_b|`` in the gradients so far.
+
+        To be asked between backward and the optimizer's step; stays on the device.
+        """
+        if not self._dual:
+            return torch.zeros((), device=next(iter(self.paths.values())).scale.device)
+        main = torch.stack([p.squares("main") for p in self._dual])
+        auxiliary = torch.stack([p.squares("auxiliary") for p in self._dual])
+        scale = torch.stack([p.scale for p in self._dual])
+        return (scale.abs() * (auxiliary / main.clamp(min=1e-30)).sqrt()).mean()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Renew all scales from the collected norms; once per optimizer step, on every rank."""
+        self._renew(self._adaptive, "main", "auxiliary", "scale")
+        self._renew(self._weight_side, "weight", "weight_side", "weight_scale")
+        self.reset()
+        for path in self._dual:
+            if path.watch is not None:
+                path.watch.renewed = True
+
+    def _renew(
+        self, paths: dict[str, AuxiliaryPath], main: str, auxiliary: str, buffer: str
+    ) -> None:
+        if not paths:
+            return
+        held = list(paths.values())
+        device = held[0].scale.device
+        squares = [p.squares(main) for p in held] + [p.squares(auxiliary) for p in held]
+        sums = summed_over_ranks(torch.stack([s.to(device) for s in squares]))
+        current = torch.stack([getattr(p, buffer).to(device) for p in held])
+        main_square, auxiliary_square = sums.chunk(2)
+        if buffer == "weight_scale":
+            # This probe sits behind the scale, so its norm still contains it.
+            auxiliary_square = auxiliary_square / current.square().clamp(min=1e-30)
+            share = held[0].options.weight_side
+            renewed = updated_scale(current, main_square, auxiliary_square, share)
+        else:
+            eta = torch.stack([p.eta * p.direction for p in held]).to(device)
+            reading = held[0].options.reading
+            renewed = updated_scale(current, main_square, auxiliary_square, eta, reading=reading)
+        if device.type == "cpu" and not torch.isfinite(sums).all():
+            _warn_not_finite(list(paths), sums)
+        for path, value in zip(held, renewed.unbind(), strict=True):
+            getattr(path, buffer).copy_(value)
+
+    def __str__(self) -> str:
+        """Say what is compensated, and what is not and why."""
+        options = next(iter(self.paths.values())).options
+        count = sum(p.numel() for p in self.parameters())
+        lines = [
+            f"SURGE on {len(self.paths)} layer{'s' * (len(self.paths) > 1)} "
+            f"({options.auxiliary} auxiliary, eta {options.eta:g}): "
+            f"{count:,} auxiliary weights, gone after strip_"
+        ]
+        lines += [f"  {name}: not compensated, {why}" for name, why in self.skipped.items()]
+        return "\n".join(lines)
+
+
+def _before(original: Callable[..., None], action: Callable[[], None]) -> Callable[..., None]:
+    def called(*args: Any, **kwargs: Any) -> None:
+        action()
+        original(*args, **kwargs)
+
+    return called
+
+
+def _warn_not_finite(names: list[str], sums: Tensor) -> None:
+    bad = (~torch.isfinite(sums)).view(2, -1).any(dim=0).nonzero().flatten().tolist()
+    warnings.warn(
+        f'The gradients of "{names[bad[0]]}" ({len(bad)} layers in all) were not finite in this '
+        "step; their SURGE scales are kept.",
+        SurgeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,83 @@
+"""What all auxiliary paths have in common, and the watch over forgotten updates."""
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surge.compensation.options import PathOptions
+from surge.compensation.scaler import cosine_decay
+from surge.errors import SurgeWarning
+from surge.layers.base import Auxiliary, BinaryLayer
+
+
+class Watch:
+    """Counts training forwards until the scale is first renewed; one layer counts for all."""
+
+    PATIENCE = 200
+
+    def __init__(self) -> None:
+        """Start with nothing seen."""
+        self.forwards = 0
+        self.renewed = False
+
+    def count(self) -> None:
+        """Count one forward, and warn once if the scale was never renewed for long."""
+        self.forwards += 1
+        if not self.renewed and self.forwards == self.PATIENCE:
+            warnings.warn(
+                f"{self.forwards} training forwards went by and SURGE's scale was never updated: "
+                "call compensation.follow(optimizer) once, or compensation.step() after each "
+                "optimizer step.",
+                SurgeWarning,
+                stacklevel=2,
+            )
+
+
+class Path(Auxiliary):
+    """What is common to all paths: the scale, the dose, the probes, moving between devices."""
+
+    scale: Tensor
+    eta: Tensor
+
+    def __init__(self, layer: BinaryLayer, options: PathOptions) -> None:
+        """Place the state on the layer's device."""
+        super().__init__()
+        self.options = options
+        device = layer.weight.device
+        self.register_buffer("scale", torch.zeros((), device=device))
+        self.register_buffer("eta", torch.full((), float(options.eta), device=device))
+        self.probes = self._fresh_probes(device)
+
+    @staticmethod
+    def _fresh_probes(device: torch.device) -> dict[str, Tensor]:
+        return {
+            name: torch.zeros((), device=device, requires_grad=True)
+            for name in ("main", "auxiliary", "weight", "weight_side")
+        }
+
+    def squares(self, name: str) -> Tensor:
+        """Return the squared norm collected by a probe since the last reset."""
+        grad = self.probes[name].grad
+        return torch.zeros((), device=self.scale.device) if grad is None else grad
+
+    def reset_probes(self) -> None:
+        """Forget what the probes collected."""
+        for probe in self.probes.values():
+            probe.grad = None
+
+    def on_epoch(self, epoch: int, epochs: int) -> None:
+        """Let the dose decay, if it does."""
+        if self.options.decay == "cosine":
+            self.eta.fill_(self.options.eta * cosine_decay(epoch, epochs))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "Path":
+        # The scale stays float32 under .half(), and probes are plain tensors that must move along.
+        kept = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, buffer in kept.items():
+            setattr(self, name, buffer.to(getattr(self, name).device))
+        if self.probes["main"].device != self.scale.device:
+            self.probes = self._fresh_probes(self.scale.device)
+        return self

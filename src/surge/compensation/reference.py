@@ -1,0 +1,180 @@
+"""How far the repaired gradient is from a smooth reference, and two ways to learn from that.
+
+The theorem behind the scale speaks of an ideal gradient g*. Here g* is the gradient of the same
+network with every sign of an input replaced by ``tanh(k z)``, on the same batch. With g_b and g_a
+the two parts of SURGE's gradient, the scale with the smallest error on this batch is::
+
+    optimum = <g* - g_b, g_a> / |g_a|^2        (it can be negative; the norm ratio cannot)
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MethodType
+
+import torch
+from torch import Tensor, nn
+
+from surge.compensation.auxiliary import AuxiliaryPath
+from surge.compensation.dual_path import transposed
+from surge.compensation.handle import Compensation
+from surge.errors import ConfigError
+from surge.layers.base import BinaryLayer
+from surge.layers.hooks import binary_layers
+
+Loss = Callable[[], Tensor]
+"""Runs the model on a batch and returns its loss; called twice."""
+
+SHARPNESS = 2.0
+
+
+@dataclass(frozen=True)
+class LayerGradients:
+    """What one batch says about one layer, all at the tensor that enters sign."""
+
+    main: Tensor
+    """g_b, through the surrogate."""
+    auxiliary: Tensor
+    """g_a, without the scale."""
+    reference: Tensor
+    """g*, of the smooth network."""
+    output: Tensor
+    """G, at the layer's output."""
+
+    @property
+    def optimum(self) -> Tensor:
+        """The scale that brings ``g_b + scale g_a`` closest to g*."""
+        missing = (self.reference - self.main).float()
+        found = self.auxiliary.float()
+        return (missing * found).sum() / found.square().sum().clamp(min=1e-30)
+
+
+@contextmanager
+def _recording(
+    layers: list[BinaryLayer], sharpness: float | None
+) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Let layers note (z, y) of a forward without auxiliary path; a sharpness makes it smooth."""
+    notes: dict[BinaryLayer, tuple[Tensor, Tensor]] = {}
+
+    def forward(layer: BinaryLayer, x: Tensor) -> Tensor:
+        z = layer.method.prepare_input(x)
+        z = z if z is not x else x.view_as(x)
+        binary = layer.method.binarize(z) if sharpness is None else torch.tanh(sharpness * z)
+        y = layer.operate(binary, z)
+        notes[layer] = (z, y)
+        return y if layer.bias is None else y + layer.geometry.along_output(layer.bias)
+
+    held: list[tuple[Tensor, Tensor]] = []
+    for layer in layers:
+        layer.forward = MethodType(forward, layer)  # type: ignore[method-assign]
+    try:
+        yield held
+        held.extend(notes[layer] for layer in layers)
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _gradients(
+    model: nn.Module, layers: list[BinaryLayer], loss: Loss, sharpness: float | None
+) -> list[tuple[Tensor, Tensor]]:
+    """Return (dL/dz, dL/dy) of every layer; parameters, buffers and ``.grad`` stay as they are."""
+    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with torch.enable_grad(), _recording(layers, sharpness) as held:
+        value = loss()
+    flat = [tensor for pair in held for tensor in pair]
+    found = torch.autograd.grad(value, flat)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(kept[name])
+    return list(zip(found[0::2], found[1::2], strict=True))
+
+
+def measure(
+    model: nn.Module,
+    compensation: Compensation,
+    loss: Loss,
+    *,
+    sharpness: float = SHARPNESS,
+) -> dict[str, LayerGradients]:
+    """Compare both parts of the gradient with the smooth reference, layer by layer."""
+    paths = {n: p for n, p in compensation.paths.items() if isinstance(p, AuxiliaryPath)}
+    if not paths:
+        raise ConfigError("measure: this compensation has no auxiliary gradient to compare.")
+    layers = {name: layer for name, layer in binary_layers(model) if name in paths}
+    order = list(layers.values())
+    binary = _gradients(model, order, loss, None)
+    smooth = _gradients(model, order, loss, sharpness)
+    result = {}
+    for (name, layer), (main, output), (reference, _) in zip(
+        layers.items(), binary, smooth, strict=True
+    ):
+        result[name] = LayerGradients(
+            main, _auxiliary_gradient(paths[name], layer, output, main), reference, output
+        )
+    return result
+
+
+def _auxiliary_gradient(
+    path: AuxiliaryPath, layer: BinaryLayer, output: Tensor, like: Tensor
+) -> Tensor:
+    weight = path.effective_weight(layer).detach()
+    *convolution, groups = path.arguments(layer)
+    found, _ = transposed(
+        output, like, weight, convolution if convolution[0] else (), groups, (True, False)
+    )
+    assert found is not None
+    return found
+
+
+def calibrate_(
+    model: nn.Module, compensation: Compensation, loss: Loss, *, sharpness: float = SHARPNESS
+) -> dict[str, float]:
+    """Give every scale a sign and a size within the dose, from the measured optimum.
+
+    The scale becomes ``c * eta |g_b| / |g_a|`` with c = optimum / that ratio, limited to
+    [-1, 1]. To be called every hundred steps or so; returns c by layer.
+    """
+    factors = {}
+    for name, found in measure(model, compensation, loss, sharpness=sharpness).items():
+        path = compensation.paths[name]
+        assert isinstance(path, AuxiliaryPath)
+        ratio = path.eta * found.main.norm() / found.auxiliary.norm().clamp(min=1e-30)
+        factor = (found.optimum / ratio.clamp(min=1e-30)).clamp(-1, 1)
+        path.direction.copy_(factor)
+        factors[name] = float(factor)
+    return factors
+
+
+def learn_bias_(
+    model: nn.Module, compensation: Compensation, loss: Loss, *, sharpness: float = SHARPNESS
+) -> float:
+    """Add to the auxiliary weights' gradients those of their relative error as predictors.
+
+    With ``objective="bias"`` W_a is trained by ``|W_a^T G - (g* - g_b)|^2 / (2 |g* - g_b|^2)``
+    alone. To be called before the optimizer's step; returns the mean of that error over layers.
+    """
+    measured = measure(model, compensation, loss, sharpness=sharpness)
+    layers = dict(binary_layers(model))
+    total = 0.0
+    for name, found in measured.items():
+        path = compensation.paths[name]
+        if not isinstance(path, AuxiliaryPath) or path.weight is None:
+            raise ConfigError(f'learn_bias_: "{name}" has no auxiliary weight to train.')
+        target = found.reference - found.main
+        size = target.square().sum().clamp(min=1e-30)
+        residual = found.auxiliary - target
+        *convolution, groups = path.arguments(layers[name])
+        _, gradient = transposed(
+            found.output,
+            residual,
+            path.weight.detach(),
+            convolution if convolution[0] else (),
+            groups,
+            (False, True),
+        )
+        assert gradient is not None
+        gradient = (gradient / size).to(path.weight.dtype)
+        path.weight.grad = gradient if path.weight.grad is None else path.weight.grad + gradient
+        total += float(residual.square().sum() / size) / 2
+    return total / len(measured)

@@ -1,0 +1,158 @@
+"""The torch operators that move or pool values: pools, pads, slices, reshapes."""
+
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from surge.export.aten import handles, pair
+
+if TYPE_CHECKING:
+    from surge.export.lower import Lowering
+
+END = 2**62
+"""Torch writes "to the end" as a number near 2^63."""
+
+
+def _images(low: "Lowering", node: fx.Node, x: Any) -> tuple[int, ...]:
+    shape = low.shape(x)
+    if len(shape) != 4:
+        low.refuse(node, f"needs images, but gets a tensor of shape {shape}, batch included")
+    return shape
+
+
+@handles("aten.max_pool2d.default")
+def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, kernel, stride, padding, dilation, ceil_mode = a
+    _images(low, node, x)
+    numbers = {
+        "kernel": pair(kernel),
+        "stride": pair(stride or kernel),
+        "padding": pair(padding),
+        "dilation": pair(dilation),
+    }
+    _no_ceiling(low, node, x, numbers, ceil_mode)
+    low.emit(node, "max_pool", [x], numbers=numbers)
+
+
+@handles("aten.avg_pool2d.default")
+def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, kernel, stride, padding, ceil_mode, include_pad, divisor = a
+    _images(low, node, x)
+    size = pair(kernel)
+    numbers: dict[str, Any] = {
+        "kernel": size,
+        "stride": pair(stride or kernel),
+        "padding": pair(padding),
+        "dilation": [1, 1],
+    }
+    _no_ceiling(low, node, x, numbers, ceil_mode)
+    if divisor is not None:
+        numbers["divisor"] = int(divisor)
+    elif include_pad or not any(numbers["padding"]):
+        numbers["divisor"] = size[0] * size[1]
+    low.emit(node, "avg_pool", [x], numbers=numbers)
+
+
+def _no_ceiling(
+    low: "Lowering", node: fx.Node, x: Any, numbers: dict[str, Any], ceil_mode: bool
+) -> None:
+    """Refuse windows that hang over the edge; a ceiling that changes nothing is fine."""
+    if not ceil_mode:
+        return
+    for axis, size in enumerate(low.shape(x)[2:]):
+        span = numbers["dilation"][axis] * (numbers["kernel"][axis] - 1) + 1
+        if (size + 2 * numbers["padding"][axis] - span) % numbers["stride"][axis]:
+            low.refuse(node, "has windows over the edge (ceil_mode=True)")
+
+
+def _pool_all(low: "Lowering", node: fx.Node, x: Any, size: list[int]) -> None:
+    numbers = {"kernel": size, "stride": size, "padding": [0, 0], "dilation": [1, 1]}
+    low.emit(node, "avg_pool", [x], numbers=numbers | {"divisor": size[0] * size[1]})
+
+
+@handles("aten.adaptive_avg_pool2d.default")
+def _adaptive(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    shape = _images(low, node, a[0])
+    wanted = pair(a[1])
+    if any(size % target for size, target in zip(shape[2:], wanted, strict=True)):
+        low.refuse(node, f"pools {shape[2:]} to {wanted} with windows of different sizes")
+    _pool_all(low, node, a[0], [s // t for s, t in zip(shape[2:], wanted, strict=True)])
+
+
+@handles("aten.mean.dim")
+def _mean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, dims, keep, _ = a
+    shape = low.shape(x)
+    axes = sorted(int(d) % len(shape) for d in dims)
+    channel = 1 if len(shape) == 4 else len(shape) - 1
+    if axes == [channel] and keep:
+        low.emit(node, "channel_mean", [x])
+    elif len(shape) == 4 and axes == [2, 3]:
+        _pool_all(low, node, x, [shape[2], shape[3]])
+    else:
+        low.refuse(node, f"averages dimensions {axes} of a tensor of shape {shape}")
+
+
+@handles("aten.abs.default")
+def _abs(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    low.emit(node, "absolute", [a[0]])
+
+
+@handles(
+    "aten.flatten.using_ints",
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten.squeeze.dims",
+)
+def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    before = low.shape(a[0])
+    after = tuple(int(size) for size in node.meta["val"].shape)
+    if after == before:
+        low.alias[node.name] = low.value(a[0])
+    elif len(after) == 2 and after[0] == before[0]:
+        low.emit(node, "flatten", [a[0]])
+    else:
+        low.refuse(node, f"reshapes {before} to {after}, batch included")
+
+
+@handles("aten.pad.default", "aten.constant_pad_nd.default")
+def _pad(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, amounts = a[0], [int(item) for item in a[1]]
+    named = "constant" if node.target == "aten.constant_pad_nd.default" else a[2]
+    filler = a[2] if isinstance(a[2], int | float) else (a[3] if len(a) > 3 else 0)
+    if isinstance(named, str) and named != "constant":
+        low.refuse(node, f"pads in mode {named}")
+    if filler not in (None, 0, 0.0) or any(item < 0 for item in amounts):
+        low.refuse(node, "pads with other values than zero, or crops")
+    by_axis = {
+        len(low.shape(x)) - 1 - i // 2: amounts[i : i + 2] for i in range(0, len(amounts), 2)
+    }
+    channel = by_axis.pop(1, [0, 0])
+    if len(low.shape(x)) != 4 or any(any(item) for item in by_axis.values()):
+        low.refuse(node, "pads dimensions other than the channels")
+    low.emit(node, "pad_channels", [x], numbers={"before": channel[0], "after": channel[1]})
+
+
+@handles("aten.slice.Tensor")
+def _slice(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, axis, start, end, step = a
+    shape = low.shape(x)
+    whole = (start or 0) == 0 and (end is None or end > END or end >= shape[axis])
+    if whole and step == 1:
+        low.alias[node.name] = low.value(x)
+        return
+    if len(shape) != 4 or axis not in (2, 3) or not whole:
+        low.refuse(node, "slices in another way than every n-th row or column")
+    stride = [step, 1] if axis == 2 else [1, step]
+    low.emit(node, "subsample", [x], numbers={"stride": stride})
+
+
+@handles("aten.cat.default")
+def _cat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    tensors, axis = a
+    ranks = {len(low.shape(item)) for item in tensors if low.is_value(item)}
+    values = all(low.is_value(item) for item in tensors)
+    channel = {4: 1, 3: 2, 2: 1}.get(next(iter(ranks), 0))
+    if not values or len(ranks) != 1 or axis % next(iter(ranks)) != channel:
+        low.refuse(node, "joins tensors along another dimension than the channels")
+    low.emit(node, "concat", list(tensors))

@@ -1,0 +1,58 @@
+"""The container of a packed file: safetensors, with a checksum over the whole file."""
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import save
+
+from surge.export.encode import Arrays
+
+FORMAT_VERSION = 1
+_BLANK = "0" * 64
+
+
+def to_bytes(graph: dict[str, Any], arrays: Arrays, facts: dict[str, Any]) -> bytes:
+    """Return the file's content; ``facts`` are further entries of the metadata."""
+    metadata = {
+        "format": "surge",
+        "version": str(FORMAT_VERSION),
+        "checksum": _BLANK,
+        "graph": _compact(graph),
+        **{
+            key: value if isinstance(value, str) else _compact(value)
+            for key, value in facts.items()
+        },
+    }
+    return seal(save(arrays, metadata))
+
+
+def seal(content: bytes) -> bytes:
+    """Write the checksum: SHA-256 of the file with 64 zeros in its own place.
+
+    The place is the only text ``"checksum":"`` in the header that is not inside a string.
+    """
+    start = content.index(b'"checksum":"') + len(b'"checksum":"')
+    blank = content[:start] + _BLANK.encode() + content[start + 64 :]
+    digest = hashlib.sha256(blank).hexdigest().encode()
+    return content[:start] + digest + content[start + 64 :]
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that nobody ever sees half of it."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,127 @@
+"""From graph to tensors and text: bits without gaps, the rest in fp32, fp16 or int8."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from surge.errors import ExportError
+from surge.export.graph import Activation, Graph, Node
+from surge.summary import Rest
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def pack_bits(values: Tensor) -> NDArray[np.uint8]:
+    """Return one bit per value, 1 for +1, the first value in the lowest bit of the first byte.
+
+    >>> pack_bits(torch.tensor([1.0, -1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0])).tolist()
+    [249, 1]
+    """
+    positive = (values.reshape(-1) > 0).numpy()
+    return np.packbits(positive, bitorder="little")
+
+
+def filters_last(weight: Tensor) -> Tensor:
+    """Put the channels of a convolution's weight last: [out, height, width, in / groups]."""
+    return weight.permute(0, 2, 3, 1).contiguous()
+
+
+class Encoder:
+    """Collects the tensors of a file; equal ones under the same name are stored once."""
+
+    def __init__(self, rest: Rest) -> None:
+        self.rest = rest
+        self.arrays: Arrays = {}
+
+    def add(self, name: str, array: NDArray[Any]) -> str:
+        """Store a tensor and return its name, made unique if another one has it."""
+        unique, number = name, 1
+        while unique in self.arrays:
+            known = self.arrays[unique]
+            if known.dtype == array.dtype and np.array_equal(known, array):
+                return unique
+            number += 1
+            unique = f"{name}.{number}"
+        self.arrays[unique] = np.ascontiguousarray(array)
+        return unique
+
+    def vector(self, name: str, tensor: Tensor) -> str:
+        """Store one value per channel, always in fp32."""
+        if not bool(torch.isfinite(tensor).all()):
+            raise ExportError(f'pack: "{name}" holds values that are not finite.')
+        return self.add(name, tensor.detach().numpy().astype(np.float32))
+
+    def node(self, node: Node) -> dict[str, Any]:
+        """Return a node as it stands in the file, its tensors stored."""
+        name = node.module or node.output
+        entry: dict[str, Any] = {
+            "op": node.op,
+            "name": name,
+            "inputs": node.inputs,
+            "output": node.output,
+            **node.numbers,
+        }
+        if node.op == "binary_conv2d":
+            assert node.weight is not None
+            entry["channels"] = node.weight.shape[0]
+            bits = pack_bits(filters_last(node.weight))
+            entry["weight"] = self.add(f"{name}.weight", bits)
+        elif node.op == "conv2d":
+            self._real_weight(entry, name, node)
+        vectors = {"shift": node.shift, "scale": node.scale, "bias": node.bias}
+        for key, tensor in vectors.items():
+            if tensor is not None:
+                entry[key] = self.vector(f"{name}.{key}", tensor)
+        if node.residual is not None:
+            entry["residual"] = node.residual
+        if node.activation is not None:
+            entry["activation"] = self._activation(name, node.activation)
+        return entry
+
+    def _real_weight(self, entry: dict[str, Any], name: str, node: Node) -> None:
+        assert node.weight is not None
+        weight = filters_last(node.weight)
+        entry["channels"] = weight.shape[0]
+        if not bool(torch.isfinite(weight).all()):
+            raise ExportError(f'pack: the weight of "{name}" holds values that are not finite.')
+        if self.rest == "int8":
+            largest = weight.abs().amax(dim=(1, 2, 3)).double()
+            step = torch.where(largest > 0, largest / 127, torch.ones_like(largest))
+            whole = (weight.double() / step.view(-1, 1, 1, 1)).round().to(torch.int8)
+            # The steps become part of the scale, which a BatchNorm brings anyway.
+            node.scale = (step if node.scale is None else step * node.scale.double()).float()
+            entry["weight"] = self.add(f"{name}.weight", whole.numpy())
+            return
+        array = weight.numpy().astype(np.float16 if self.rest == "fp16" else np.float32)
+        if not np.isfinite(array).all():
+            raise ExportError(
+                f'pack: the weight of "{name}" does not fit into fp16; use rest="fp32".'
+            )
+        entry["weight"] = self.add(f"{name}.weight", array)
+
+    def _activation(self, name: str, activation: Activation) -> dict[str, Any]:
+        stored = {
+            key: self.vector(f"{name}.{key}", tensor) for key, tensor in activation.vectors.items()
+        }
+        return {"kind": activation.kind, **activation.numbers, **stored}
+
+
+def encode(graph: Graph, rest: Rest) -> tuple[dict[str, Any], Arrays]:
+    """Return the graph as it is written to the file, and its tensors."""
+    encoder = Encoder(rest)
+    names: dict[str, str] = {graph.input: "input"}
+    for number, node in enumerate(graph):
+        names[node.output] = f"v{number}"
+    for node in graph:
+        node.inputs = [names[value] for value in node.inputs]
+        node.output = names[node.output]
+        node.residual = None if node.residual is None else names[node.residual]
+    text = {
+        "input": {"value": "input", "shape": graph.input_shape},
+        "output": {"value": names[graph.output], "shape": graph.output_shape},
+        "nodes": [encoder.node(node) for node in graph],
+    }
+    return text, encoder.arrays

@@ -1,0 +1,137 @@
+"""Make a graph small: shifts into binary layers, epilogues into the operators before them."""
+
+from torch import Tensor
+
+from surge.export.graph import EPILOGUE, Activation, Graph, Node
+
+SCALED, ADDED, ACTIVATED = 1, 2, 3
+"""The parts of an epilogue, in the order they are computed."""
+
+
+def fold(graph: Graph) -> None:
+    """Fold everything that can be folded, in place; the graph computes the same function."""
+    graph.drop_unused()
+    _fold_shifts(graph)
+    _fold_rprelu(graph)
+    _fold_epilogues(graph)
+    graph.drop_unused()
+
+
+def _fold_shifts(graph: Graph) -> None:
+    """Let binary layers compare with a threshold instead of reading a shifted copy."""
+    for node in graph:
+        if node.op != "binary_conv2d":
+            continue
+        source = graph.producer(node.inputs[0])
+        if source is not None and source.only_adds_vector:
+            node.inputs = list(source.inputs)
+            node.shift = source.bias
+    graph.drop_unused()
+
+
+def _fold_rprelu(graph: Graph) -> None:
+    """Join add, prelu, add of vectors into the one activation they are in ReActNet."""
+    for node in list(graph):
+        if node.activation is None or node.activation.kind != "prelu" or node.residual:
+            continue
+        before = graph.producer(node.inputs[0])
+        after = graph.consumers(node.output)
+        if before is None or not before.only_adds_vector or not graph.is_private(before.output):
+            continue
+        if len(after) != 1 or not after[0].only_adds_vector or node.output == graph.output:
+            continue
+        assert before.bias is not None and after[0].bias is not None
+        vectors = {
+            "shift_in": before.bias,
+            "slope": node.activation.vectors["slope"],
+            "shift_out": after[0].bias,
+        }
+        last = after[0]
+        last.inputs, last.bias = list(before.inputs), None
+        last.activation = Activation("rprelu", vectors=vectors)
+        last.module = node.module
+        graph.nodes = [item for item in graph if item is not node and item is not before]
+
+
+def _fold_epilogues(graph: Graph) -> None:
+    """Merge affine nodes, in order, into the node that makes their input."""
+    for node in list(graph):
+        if node.op == "affine":
+            into = _partner(graph, node)
+            if into is not None:
+                _merge(graph, into, node)
+
+
+def _partner(graph: Graph, node: Node) -> Node | None:
+    """Return the node that can take over an affine node's work, the dearest kind first."""
+    candidates = [graph.producer(value) for value in dict.fromkeys(node.reads)]
+    fitting = [
+        candidate
+        for candidate in candidates
+        if candidate is not None
+        and candidate.op in EPILOGUE
+        and graph.is_private(candidate.output)
+        and _fits(candidate, node, swapped=candidate.output != node.inputs[0])
+    ]
+    kinds = ("binary_conv2d", "conv2d", "affine")
+    return min(fitting, key=lambda item: kinds.index(item.op), default=None)
+
+
+def _last_part(node: Node) -> int:
+    if node.activation is not None:
+        return ACTIVATED
+    if node.residual is not None:
+        return ADDED
+    return SCALED if node.scale is not None or node.bias is not None else 0
+
+
+def _first_part(node: Node) -> int:
+    if node.scale is not None or node.bias is not None:
+        return SCALED
+    return ADDED if node.residual is not None else ACTIVATED
+
+
+def _fits(before: Node, node: Node, *, swapped: bool) -> bool:
+    """Return whether the parts of two nodes, one after the other, are in epilogue order."""
+    first = _first_part(node)
+    if swapped and first == SCALED:
+        return False  # the scale belongs to the other summand
+    if first == SCALED:
+        # Two norms in a row stay two nodes: each is stored as it is counted.
+        both = before.op == "affine" and before.scale is not None and node.scale is not None
+        return _last_part(before) <= SCALED and not both
+    return _last_part(before) < first
+
+
+def _merge(graph: Graph, before: Node, node: Node) -> None:
+    """Let ``before`` do what ``node`` does, at the place of ``node`` in the order.
+
+    Nothing between the two reads ``before``, so it may move down to where all it needs is known.
+    """
+    if node.scale is not None or node.bias is not None:
+        before.scale, before.bias = _compose(before, node)
+    if node.residual is not None:
+        other = node.residual if node.inputs[0] == before.output else node.inputs[0]
+        before.residual = other
+    if node.activation is not None:
+        before.activation = node.activation
+    before.output = node.output
+    place = graph.nodes.index(node)
+    graph.nodes[place] = before
+    graph.nodes.remove(before)  # removes the first of its two places, the old one
+
+
+def _compose(before: Node, node: Node) -> tuple[Tensor | None, Tensor | None]:
+    """Return scale and bias of ``(t * s1 + b1) * s2 + b2``, computed in double precision."""
+    s1, b1, s2, b2 = (
+        None if vector is None else vector.double()
+        for vector in (before.scale, before.bias, node.scale, node.bias)
+    )
+    scale = s1 if s2 is None else (s2 if s1 is None else s1 * s2)
+    bias = b1 if b1 is None or s2 is None else b1 * s2
+    if b2 is not None:
+        bias = b2 if bias is None else bias + b2
+    return (
+        None if scale is None else scale.float(),
+        None if bias is None else bias.float(),
+    )

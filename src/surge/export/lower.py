@@ -1,0 +1,179 @@
+"""Turn the operators of a traced model into the nodes of a packed graph, one by one."""
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, fx
+
+from surge.errors import ExportError
+from surge.export import aten, aten_shapes
+from surge.export.graph import Graph, Node
+from surge.export.trace import Traced
+
+FILLED: dict[str, Callable[[list[int]], Tensor]] = {
+    "aten.new_ones.default": torch.ones,
+    "aten.new_zeros.default": torch.zeros,
+}
+"""Operators that take a value only to know its type: constants."""
+assert aten_shapes, "imported for the functions it registers"
+SAME = (
+    "aten.alias.default",
+    "aten.clone.default",
+    "aten.contiguous.default",
+    "aten.detach.default",
+    "aten.dropout.default",
+    "aten.feature_dropout.default",
+    "aten.to.dtype",
+    "aten.to.dtype_layout",
+    "aten.to.device",
+)
+"""Operators that change no value in evaluation."""
+
+
+class Lowering:
+    """The state of one pass over the trace: constants by name, values by name, nodes so far.
+
+    A value is known by the name of the fx node that made it; constants are evaluated at once.
+    """
+
+    def __init__(self, traced: Traced) -> None:
+        self.traced = traced
+        self.nodes: list[Node] = []
+        self.alias: dict[str, str] = {}
+        self.constants: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def run(self) -> Graph:
+        """Lower everything."""
+        program = self.traced.program
+        signature = program.graph_signature
+        stored = {**program.state_dict, **program.constants}
+        named = {
+            **signature.inputs_to_parameters,
+            **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }
+        source = result = ""
+        for node in program.graph.nodes:
+            if node.op == "placeholder" and node.name in named:
+                self.constants[node.name] = stored[named[node.name]]
+            elif node.op == "placeholder":
+                source = self.define(node)
+            elif node.op == "call_function":
+                self.call(node)
+            elif node.op == "output":
+                result = self._result(node)
+        return Graph(
+            self.nodes, source, list(self.shapes[source][1:]), result, list(self.shapes[result][1:])
+        )
+
+    def _result(self, node: fx.Node) -> str:
+        results = cast(tuple[Any, ...], node.args[0])
+        if len(results) != 1 or not isinstance(results[0], fx.Node):
+            raise ExportError(f"pack: the model returns {len(results)} values, not one tensor.")
+        if results[0].name in self.constants:
+            raise ExportError("pack: the model's output does not depend on its input.")
+        return self.value(results[0])
+
+    def define(self, node: fx.Node) -> str:
+        """Note the shape of a value that the engine will hold, and return its name."""
+        shape = tuple(int(size) for size in node.meta["val"].shape)
+        if len(shape) not in (2, 3, 4) or shape[0] != 2:
+            self.refuse(node, f"makes a tensor of shape {shape}, batch of 2 included")
+        self.shapes[node.name] = shape
+        self.alias[node.name] = node.name
+        return node.name
+
+    def value(self, node: Any) -> str:
+        """Return the name of the engine's value behind an fx node."""
+        return self.alias[node.name]
+
+    def shape(self, node: Any) -> tuple[int, ...]:
+        """Return a value's shape in torch's order."""
+        return self.shapes[self.value(node)]
+
+    def is_value(self, argument: Any) -> bool:
+        """Return whether an argument is computed at run time."""
+        return isinstance(argument, fx.Node) and argument.name in self.alias
+
+    def constant(self, argument: Any) -> Any:
+        """Return an argument that is known now: a tensor, a number, or a list of them."""
+        if isinstance(argument, fx.Node):
+            return self.constants[argument.name]
+        if isinstance(argument, list | tuple):
+            return [self.constant(item) for item in argument]
+        return argument
+
+    def emit(self, node: fx.Node, op: str, inputs: list[Any], **parts: Any) -> str:
+        """Append a node of the packed graph that makes this fx node's value."""
+        name = self.define(node)
+        values = [self.value(item) for item in inputs]
+        self.nodes.append(Node(op, module_of(node), values, name, **parts))
+        return name
+
+    def call(self, node: fx.Node) -> None:
+        """Lower one operator, or evaluate it if it depends on nothing but constants."""
+        target = str(node.target)
+        if target == "aten._assert_tensor_metadata.default":
+            return
+        arguments = normal_arguments(node)
+        if target in FILLED:
+            self.constants[node.name] = FILLED[target]([int(size) for size in arguments[1]])
+        elif not any(self.is_value(item) for item in flat(arguments)):
+            self.constants[node.name] = self._evaluate(node)
+        elif target in SAME:
+            self.alias[node.name] = self.value(arguments[0])
+        elif target in aten.HANDLERS:
+            aten.HANDLERS[target](self, node, arguments)
+        else:
+            self.refuse(node, "has no operator in the packed format")
+
+    def _evaluate(self, node: fx.Node) -> Any:
+        arguments = [self.constant(item) for item in node.args]
+        keywords = {key: self.constant(item) for key, item in node.kwargs.items()}
+        with torch.no_grad():
+            return cast(Callable[..., Any], node.target)(*arguments, **keywords)
+
+    def refuse(self, node: fx.Node, why: str) -> None:
+        """Raise an ExportError that names the operator and its module."""
+        raise ExportError(f'pack: {node.target} in module "{module_of(node)}" {why}.')
+
+    def vector(self, node: fx.Node, constant: Any, like: Any) -> Tensor:
+        """Return a constant that broadcasts over a value as one number, or one per channel."""
+        tensor = torch.as_tensor(constant, dtype=torch.float32).detach().cpu()
+        shape = self.shape(like)
+        if tensor.numel() == 1:
+            return tensor.reshape(1)
+        axis = 1 if len(shape) == 4 else len(shape) - 1
+        full = (1,) * (len(shape) - tensor.dim()) + tuple(tensor.shape)
+        if math.prod(full) != shape[axis] or full[axis] != shape[axis]:
+            self.refuse(
+                node, f"has a constant of shape {tuple(tensor.shape)}, which is not per channel"
+            )
+        return tensor.reshape(-1)
+
+
+def flat(arguments: Any) -> list[Any]:
+    """Return the leaves of nested lists."""
+    if isinstance(arguments, list | tuple):
+        return [leaf for item in arguments for leaf in flat(item)]
+    return [arguments]
+
+
+def normal_arguments(node: fx.Node) -> list[Any]:
+    """Return all arguments by position, defaults filled in."""
+    if node.target is operator.getitem or not hasattr(node.target, "_schema"):
+        return [*node.args, *node.kwargs.values()]
+    arguments = list(node.args)
+    for parameter in cast(Any, node.target)._schema.arguments[len(arguments) :]:
+        arguments.append(node.kwargs.get(parameter.name, parameter.default_value))
+    return arguments
+
+
+def module_of(node: fx.Node) -> str:
+    """Return the name of the innermost module that called an operator."""
+    stack = list(cast(dict[str, Any], node.meta.get("nn_module_stack", {})).values())
+    return str(stack[-1][0]) if stack else ""

@@ -1,0 +1,137 @@
+"""pack: write a trained model as one small file that the engine runs."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from surge.errors import ConfigError, ExportError, did_you_mean
+from surge.export.container import to_bytes, write_whole
+from surge.export.encode import encode
+from surge.export.fold import fold
+from surge.export.lower import Lowering
+from surge.export.trace import trace
+from surge.summary import Rest
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was written; print it."""
+
+    path: Path
+    file_bytes: int
+    """Size of the file."""
+    tensor_bytes: int
+    """Bytes of all tensors: what :func:`surge.summary.summary` says. The rest is the header."""
+    operators: tuple[str, ...]
+    """The operators in running order, ``name: op``."""
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return (
+            f"{self.path}: {self.file_bytes:,} bytes ({self.tensor_bytes:,} of tensors), "
+            f"{len(self.operators)} operators."
+        )
+
+
+def pack(
+    model: nn.Module,
+    example_input: Tensor | tuple[Tensor, ...],
+    path: str | os.PathLike[str],
+    *,
+    rest: Rest = "fp16",
+    preprocessing: Mapping[str, Sequence[float]] | None = None,
+    classes: Sequence[str] | None = None,
+    accuracy: float | None = None,
+) -> Packed:
+    """Write a model to ``path``: 1 bit per binary weight, the rest as ``rest`` says.
+
+    The model is evaluated as in eval mode and left as it is. BatchNorm, biases and the methods'
+    scales become one scale and bias per channel. Compensated models must be stripped before.
+
+    Args:
+        model: A binarised (or float) model of images, vectors or rows of tokens.
+        example_input: One input with a batch dimension; it fixes all other sizes.
+        path: Where to write; an existing file is replaced.
+        rest: How real weights are stored: ``fp32``, ``fp16`` or ``int8``.
+        preprocessing: ``{"mean": [...], "std": [...]}`` per channel, for images in [0, 1].
+        classes: Names of the outputs.
+        accuracy: Measured top-1 accuracy in percent, to be kept with the model.
+
+    Raises:
+        ExportError: something in the model has no form in the packed format; the message names
+            the operator and its module.
+    """
+    _check_rest(rest)
+    example = _one_tensor(example_input)
+    traced = trace(model, example)
+    graph = Lowering(traced).run()
+    fold(graph)
+    facts = _facts(preprocessing, classes, accuracy, graph.input_shape, graph.output_shape)
+    methods = sorted({layer.method.name for _, layer in traced.layers})
+    facts |= {"method": ", ".join(methods) or "float", "rest": rest}
+    text, arrays = encode(graph, rest)
+    content = to_bytes(text, arrays, facts)
+    target = Path(path)
+    write_whole(target, content)
+    return Packed(
+        target,
+        len(content),
+        sum(array.nbytes for array in arrays.values()),
+        tuple(f"{node.module}: {node.op}" for node in graph),
+    )
+
+
+def _check_rest(rest: str) -> None:
+    accepted = get_args(Rest)
+    if rest not in accepted:
+        raise ConfigError(
+            f'rest="{rest}" is not known.{did_you_mean(str(rest), accepted)} '
+            f"Accepted: {', '.join(accepted)}."
+        )
+
+
+def _one_tensor(example: Any) -> Tensor:
+    if isinstance(example, tuple | list) and len(example) == 1:
+        example = example[0]
+    if not isinstance(example, Tensor) or not example.is_floating_point():
+        raise ExportError("pack: example_input must be one floating-point tensor with a batch.")
+    if example.dim() not in (2, 3, 4) or example.shape[0] < 1:
+        raise ExportError(
+            f"pack: example_input has shape {tuple(example.shape)}; accepted are [N, C, H, W], "
+            "[N, tokens, features] and [N, features] with at least one sample."
+        )
+    return example.detach().to(torch.float32)
+
+
+def _facts(
+    preprocessing: Mapping[str, Sequence[float]] | None,
+    classes: Sequence[str] | None,
+    accuracy: float | None,
+    input_shape: list[int],
+    output_shape: list[int],
+) -> dict[str, Any]:
+    """Check and collect what a user of the file wants to know."""
+    facts: dict[str, Any] = {}
+    if preprocessing is not None:
+        known = {key: [float(item) for item in values] for key, values in preprocessing.items()}
+        sizes = {len(values) for values in known.values()}
+        if set(known) != {"mean", "std"} or sizes != {input_shape[0]} or 0 in known["std"]:
+            raise ConfigError(
+                'preprocessing must be {"mean": [...], "std": [...]} with one number for each of '
+                f"the {input_shape[0]} input channels and no std of 0; got {preprocessing}."
+            )
+        facts["preprocessing"] = known
+    if classes is not None:
+        if len(classes) != output_shape[-1]:
+            raise ConfigError(
+                f"classes has {len(classes)} names, but the model has {output_shape[-1]} outputs."
+            )
+        facts["classes"] = [str(name) for name in classes]
+    if accuracy is not None:
+        facts["accuracy"] = str(float(accuracy))
+    return facts

@@ -1,0 +1,150 @@
+"""Trace a model with torch.export, its binary layers as single operators.
+
+While tracing, a binary layer's product is one opaque operator. What a method does around it (a
+shift of the input, a map that scales the output) is traced as it is, so a new method packs
+without being named here as long as its inputs become +-1 in evaluation.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from surge import functional
+from surge.compensation.dry_run import evaluating
+from surge.errors import ExportError
+from surge.layers import BinaryConv2d, BinaryEmbedding, BinaryLayer, BinaryLinear
+from surge.layers.hooks import binary_layers
+from surge.method import Method
+
+LEAF = "surge_export::binary_product"
+PROBE = (-2.0, -1.0, -0.4, -1e-3, -0.0, 0.0, 1e-3, 0.4, 1.0, 2.0)
+"""Inputs that tell a sign from every other quantiser."""
+
+
+@torch.library.custom_op(LEAF, mutates_args=())
+def binary_product(z: Tensor, index: int, shape: list[int]) -> Tensor:
+    """Stand for the scaled product of layer number ``index`` with the sign of ``z``."""
+    raise NotImplementedError("binary_product only exists while a model is traced.")
+
+
+@binary_product.register_fake
+def _(z: Tensor, index: int, shape: list[int]) -> Tensor:
+    return z.new_empty(shape)
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced model and its binary layers, in the order of their numbers in the trace."""
+
+    program: ExportedProgram
+    layers: tuple[tuple[str, BinaryLayer], ...]
+
+
+def trace(model: nn.Module, example: Tensor) -> Traced:
+    """Trace the model in evaluation mode; it is left as it was.
+
+    The example is traced with a batch of two, so that the batch is told from a dimension of one.
+    """
+    layers = tuple(binary_layers(model))
+    for name, layer in layers:
+        check_layer(name, layer)
+    batch = torch.cat([example[:1], example[:1]])
+    with torch.no_grad(), evaluating(model), _as_leaves(layers):
+        try:
+            program = torch.export.export(model, (batch,))
+        except ExportError:
+            raise
+        except Exception as error:  # torch.export raises many kinds, all about the same thing
+            first = str(error).strip().splitlines()[:1]
+            raise ExportError(
+                f"pack: torch.export cannot trace this model: {' '.join(first)} Data-dependent "
+                "control flow and changes of Python state in forward cannot be packed."
+            ) from error
+    return Traced(program, layers)
+
+
+def check_layer(name: str, layer: BinaryLayer) -> None:
+    """Raise unless the engine can compute this layer."""
+    where = f'pack: "{name}" ({type(layer).__name__}, {layer.method.describe()})'
+    if layer.auxiliary is not None:
+        raise ExportError(f"{where} still has its auxiliary path; call surge.strip_(model) first.")
+    if isinstance(layer, BinaryEmbedding) or not isinstance(layer, BinaryConv2d | BinaryLinear):
+        raise ExportError(
+            f"{where} has no operator in the packed format yet; BinaryConv2d and BinaryLinear do."
+        )
+    method = layer.method
+    if not _is_sign(layer):
+        raise ExportError(
+            f"{where} does not take +-1 as inputs. Few-bit inputs are not supported by the packed "
+            "format yet."
+        )
+    values, _ = layer.packed_weight()
+    if not bool((values.abs() == 1).all()):
+        raise ExportError(
+            f"{where} has weights other than +-1. Few-bit weights are not supported by the packed "
+            "format yet."
+        )
+    if type(method).scale_output is not Method.scale_output and method.output_scale() is not None:
+        raise ExportError(f"{where} has both an output scale and a scale_output of its own.")
+
+
+def _is_sign(layer: BinaryLayer) -> bool:
+    """Return whether the method's inputs become exactly their sign."""
+    shape = layer.geometry
+    probe = torch.tensor(PROBE, device=layer.weight.device).view(
+        -1, 1, *(1,) * len(shape.kernel_size)
+    )
+    z = probe.expand(-1, shape.in_features, *(1,) * len(shape.kernel_size)).contiguous()
+    training = layer.method.training
+    layer.method.eval()
+    try:
+        with torch.no_grad():
+            return torch.equal(layer.method.binarize(z), functional.sign(z))
+    finally:
+        layer.method.train(training)
+
+
+@contextmanager
+def _as_leaves(layers: tuple[tuple[str, BinaryLayer], ...]) -> Iterator[None]:
+    """Let every layer compute its product by the opaque operator."""
+    try:
+        for index, (_, layer) in enumerate(layers):
+            vars(layer)["respond"] = _leaf(layer, index)
+        yield
+    finally:
+        for _, layer in layers:
+            vars(layer).pop("respond", None)
+
+
+def _leaf(layer: BinaryLayer, index: int) -> Any:
+    def respond(z: Tensor) -> Tensor:
+        y = torch.ops.surge_export.binary_product(z, index, _output_shape(layer, z))
+        # The default scale is part of the product; a method's own acts on top.
+        own = type(layer.method).scale_output is not Method.scale_output
+        scaled: Tensor = layer.method.scale_output(y, z) if own else y
+        return scaled
+
+    return respond
+
+
+def _output_shape(layer: BinaryLayer, z: Tensor) -> list[int]:
+    shape = layer.geometry
+    if shape.kind == "linear":
+        return [*z.shape[:-1], shape.out_features]
+    spatial = [
+        (int(size) + 2 * p - d * (k - 1) - 1) // s + 1
+        for size, k, s, p, d in zip(
+            z.shape[2:],
+            shape.kernel_size,
+            shape.stride,
+            shape.padding,
+            shape.dilation,
+            strict=True,
+        )
+    ]
+    return [int(z.shape[0]), shape.out_features, *spatial]

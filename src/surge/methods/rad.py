@@ -1,0 +1,82 @@
+"""RAD: a plain binary network whose activations are kept away from bad distributions."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surge.errors import ConfigError
+from surge.method import Geometry, register_method
+from surge.methods.bnn import BNN
+
+
+def distribution_penalty(x: Tensor, channels: int) -> Tensor:
+    """Return D1 + D2 of a pre-activation; ``channels`` is the dimension that is kept."""
+    others = [d for d in range(x.dim()) if d != channels % x.dim()]
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    mean = x.mean(dim=others)
+    spread = (x.var(dim=others, correction=0) + 1e-10).sqrt()
+    degenerate = (2 - mean.abs() - spread).clamp(min=0).square().mean()
+    saturated = (spread - 4).clamp(min=0).square().mean()
+    mismatched = (mean.square() - spread.square()).clamp(min=0).mean()
+    return degenerate + saturated + mismatched
+
+
+@register_method("rad", bits=(1, 1), reference="Ding et al., CVPR 2019, arXiv:1904.02823")
+class RAD(BNN):
+    """RAD (Ding et al. 2019): BNN with a loss that regularises activation distributions.
+
+    Weights   as BNN: w_b = sign(w), gradient unchanged, w clamped to [-1, 1] after each step
+    Inputs    as BNN: x_b = sign(x), gradient passes where abs(x) <= 1, else 0
+    Loss      c (D1 + D2), averaged over layers; m, s are mean and standard deviation of every
+              channel of x, over batch and space; means over the channels
+              D1 = mean(max(0, min(2 - m - s, 2 + m - s))^2) + mean(max(0, s - 4)^2)
+              D2 = mean(max(0, m^2 - s^2))
+    Schedule  c = ``strength`` while e/E < ``until`` (the authors' 60 of 65), then 0; also 0
+              until the first epoch is announced.
+    Paper vs here: identical. m and s must be those of what a Hardtanh would clamp: build models
+    with activation="none" (the estimator clips by itself), else clamped values are judged.
+    SURGE: the loss enters below x and is no part of its main gradient.
+    """
+
+    averages_extra_loss = True
+    dropped = ("active_strength",)
+
+    active_strength: Tensor
+    penalty: Tensor | None = None
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        weight: Tensor,
+        *,
+        strength: float = 2.0,
+        until: float = 60 / 65,
+    ) -> None:
+        """Set the weight of the loss, and when it ends."""
+        super().__init__(geometry, weight)
+        if not (strength >= 0 and 0 <= until <= 1):
+            raise ConfigError(
+                f"strength={strength}, until={until}: need strength >= 0 and 0 <= until <= 1."
+            )
+        self.strength, self.until = strength, until
+        self.register_buffer("active_strength", torch.zeros(()))
+
+    def prepare_input(self, x: Tensor) -> Tensor:
+        """Judge the distribution while training; the input passes as it is."""
+        if self.training:
+            channels = x.dim() - 1 - len(self.geometry.kernel_size)
+            self.penalty = self.active_strength * distribution_penalty(x, channels)
+        return x
+
+    def extra_loss(self) -> Tensor | None:
+        """Return c (D1 + D2) of the last forward."""
+        return self.penalty if self.training else None
+
+    def on_epoch(self, epoch: int, epochs: int) -> None:
+        """Switch the loss on, and off near the end."""
+        self.active_strength.fill_(self.strength if epoch / epochs < self.until else 0.0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the loss out of copies: it belongs to one forward's graph."""
+        return {**self.__dict__, "penalty": None}

@@ -1,0 +1,166 @@
+"""RBNN: weights rotated towards their bits at the start of every epoch."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from surge.errors import ConfigError
+from surge.functional import operator, sign
+from surge.method import (
+    Geometry,
+    Method,
+    mean_magnitude,
+    needs_spread,
+    register_method,
+    standardize,
+)
+from surge.methods.irnet import sharpness_at
+
+ALTERNATIONS = 3
+
+
+def peak(x: Tensor, t: Tensor) -> Tensor:
+    """Return ``max(0, sqrt(2) t - t^2 abs(x))``, the slope of the training-aware sign."""
+    return (math.sqrt(2) * t - t.square() * x.abs()).clamp(min=0)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    x, k, t = ctx.saved_tensors
+    return (grad * k * peak(x, t)).to(x.dtype), None, None
+
+
+@operator("sign_training_aware", backward=_backward, setup=_setup)
+def sign_training_aware(x: Tensor, k: Tensor, t: Tensor) -> Tensor:
+    """Sign with the gradient ``k peak(x, t)``; ``k`` and ``t`` are scalar tensors."""
+    return sign(x)
+
+
+def most_square(n: int) -> tuple[int, int]:
+    """Return the factors (a, b) of ``n`` with a <= b that are closest to each other.
+
+    >>> most_square(144), most_square(18), most_square(7)
+    ((12, 12), (3, 6), (1, 7))
+    """
+    a = next(i for i in range(math.isqrt(n), 0, -1) if n % i == 0)
+    return a, n // a
+
+
+def random_rotation(size: int) -> Tensor:
+    """Return a random orthogonal matrix, always the same, without touching torch's own stream."""
+    drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(size))
+    q, r = torch.linalg.qr(drawn)
+    return q * r.diagonal().sign()
+
+
+@register_method("rbnn", bits=(1, 1), reference="Lin et al., NeurIPS 2020, arXiv:2009.13055")
+class RBNN(Method):
+    """RBNN (Lin et al. 2020): rotated binary neural network; a x b is a filter as a matrix.
+
+    Weights   v = (w - mean) / std per filter; r = L^T v R with orthogonal L (a x a), R (b x b)
+              u = v + abs(sin(angle)) (r - v), angle learnable per filter, from pi/2
+              w_b = sign(u); gradient k max(0, sqrt(2) t - t^2 abs(u)), then through u and v
+    Inputs    z = (x - mean) / std per sample, at inference too; x_b = sign(z); gradient
+              max(0, sqrt(2) q - q^2 abs(z)), q = max(t, 1), then through the standardisation
+    Output    times alpha, learnable per output channel, from mean(abs(w))
+    Schedule  t = t_min (t_max / t_min)^(e/E), k = max(1/t, 1). At the start of an epoch, 3 times:
+              B = sign(L^T v R); L = V U^T of the SVD of sum(B R^T v^T), R = U V^T of sum(v^T L B)
+    Paper vs here: the authors' code holds r constant, so at angle = pi/2 no gradient reaches w
+    until weight decay has moved the angles; that is ``detach_rotation=True``, the default follows
+    the chain rule. Variances have a small eps (constant filters and inputs), k, t, L and R are
+    saved, and L, R start from a fixed draw.
+    """
+
+    dropped = ("angle", "left", "right", "k", "t")
+
+    left: Tensor
+    right: Tensor
+    k: Tensor
+    t: Tensor
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        weight: Tensor,
+        *,
+        t_min: float = 1e-2,
+        t_max: float = 10.0,
+        detach_rotation: bool = False,
+    ) -> None:
+        """Start with drawn rotations, at the wide end of the schedule."""
+        super().__init__(geometry, weight)
+        needs_spread(self.name, weight)
+        if not 0 < t_min <= t_max < math.inf:
+            raise ConfigError(f"t_min={t_min}, t_max={t_max}: need 0 < t_min <= t_max, finite.")
+        self.t_range, self.detach_rotation = (t_min, t_max), detach_rotation
+        self.alpha = nn.Parameter(mean_magnitude(weight).flatten().clone())
+        self.angle = nn.Parameter(torch.full_like(self.alpha, math.pi / 2))
+        a, b = most_square(weight[0].numel())
+        self.register_buffer("left", random_rotation(a).to(weight))
+        self.register_buffer("right", random_rotation(b).to(weight))
+        self.register_buffer("k", torch.ones(()))
+        self.register_buffer("t", torch.ones(()))
+        self.on_epoch(0, 1)
+
+    def prepare_input(self, x: Tensor) -> Tensor:
+        """Standardise every sample."""
+        unbatched = x.dim() == len(self.geometry.kernel_size) + 1 and self.geometry.kind == "conv"
+        dims = tuple(range(0 if unbatched else 1, x.dim()))
+        centred = x - x.mean(dim=dims, keepdim=True)
+        return centred / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
+
+    def input_sharpness(self) -> Tensor:
+        """Return t as inputs have it, never below 1."""
+        return self.t.clamp(min=1)
+
+    def binarize(self, z: Tensor) -> Tensor:
+        """Sign with the present surrogate of inputs."""
+        return sign_training_aware(z, torch.ones_like(self.t), self.input_sharpness())
+
+    def surrogate_is_zero(self, z: Tensor) -> Tensor:
+        """Zero from sqrt(2) / max(t, 1) on."""
+        return peak(z, self.input_sharpness()) == 0
+
+    def rotate(self, filters: Tensor) -> Tensor:
+        """Return L^T v R for weights of any shape."""
+        # Half precision would flip signs: outside autocast, in the weight's own type.
+        with torch.autocast(filters.device.type, enabled=False):
+            matrices = filters.reshape(-1, self.left.shape[0], self.right.shape[0])
+            return (self.left.T @ matrices @ self.right).reshape(filters.shape)
+
+    def binarize_weight(self, weight: Tensor) -> Tensor:
+        """Standardise, turn towards the rotated weight, take the sign."""
+        v = standardize(weight, eps=1e-30)
+        rotated = self.rotate(v.detach() if self.detach_rotation else v)
+        share = self.geometry.along_weight(self.angle.sin().abs())
+        return sign_training_aware(v + share * (rotated - v), self.k, self.t)
+
+    def output_scale(self) -> Tensor:
+        """Alpha, which may be negative."""
+        return self.alpha
+
+    def on_epoch(self, epoch: int, epochs: int) -> None:
+        """Sharpen the surrogates."""
+        k, t = sharpness_at(epoch / epochs, *self.t_range)
+        self.k.fill_(k)
+        self.t.fill_(t)
+
+    @torch.no_grad()
+    def adapt(self, weight: nn.Parameter) -> None:
+        """Turn the rotations so that the rotated filters come closer to their signs."""
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        left, right = self.left.to(wide), self.right.to(wide)
+        v = standardize(weight.to(wide), eps=1e-30).reshape(-1, left.shape[0], right.shape[0])
+        for _ in range(ALTERNATIONS):
+            bits = sign(left.T @ v @ right)
+            u, _, vh = torch.linalg.svd((bits @ right.T @ v.mT).sum(dim=0))
+            left = vh.T @ u.T
+            u, _, vh = torch.linalg.svd((v.mT @ left @ bits).sum(dim=0))
+            right = u @ vh
+        self.left.copy_(left)
+        self.right.copy_(right)

@@ -1,0 +1,104 @@
+"""A trained run on its test images: which class was taken for which."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from surge.data import ImageSet
+from surge.errors import CheckpointMismatchError
+from surge.recipes.recipe import Recipe
+from surge.train.build import load_sets
+from surge.train.loop import LoopOptions, Trainer
+from surge.train.run import RunFolder
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Counts of (true class, predicted class) over the test images of a run."""
+
+    recipe: Recipe
+    seed: int
+    epochs: int
+    """Epochs trained before the checkpoint was written."""
+    classes: tuple[str, ...]
+    confusion: Tensor
+    """int64 ``[true, predicted]``."""
+    notes: tuple[str, ...] = ()
+    """A sentence for each damaged checkpoint that was passed over."""
+
+    @property
+    def top1(self) -> float:
+        """Share of images that were recognised, in percent."""
+        return 100.0 * float(self.confusion.trace()) / float(self.confusion.sum())
+
+    def per_class(self) -> list[dict[str, object]]:
+        """Return for every class its images, its accuracy, and what it is mistaken for most."""
+        rows: list[dict[str, object]] = []
+        for index, name in enumerate(self.classes):
+            counts = self.confusion[index].clone()
+            images, hits = int(counts.sum()), int(counts[index])
+            counts[index] = 0
+            wrong = int(counts.argmax())
+            most = f"{self.classes[wrong]} ({int(counts[wrong])})" if counts[wrong] else None
+            rows.append(
+                {
+                    "class": name,
+                    "images": images,
+                    "top1": 100.0 * hits / images if images else None,
+                    "mistaken for": most,
+                }
+            )
+        return rows
+
+    def rows(self) -> list[dict[str, object]]:
+        """Return the counts, one row per true class and one column per prediction."""
+        named = zip(self.classes, self.confusion.tolist(), strict=True)
+        return [
+            {"true": true, **dict(zip(self.classes, counts, strict=True))} for true, counts in named
+        ]
+
+
+def evaluate_run(path: Path, root: Path, device: torch.device) -> Evaluation:
+    """Test the newest checkpoint of a run folder; ``root`` is where data sets are.
+
+    Raises:
+        CheckpointMismatchError: not a run folder, or one without a readable checkpoint.
+    """
+    folder, recipe, environment = RunFolder.open(path)
+    if not folder.begun:
+        raise CheckpointMismatchError(
+            f"{path} holds no checkpoint yet. Train it with: surge train --resume {path}"
+        )
+    sets = load_sets(recipe.data, root)
+    trainer = Trainer(
+        recipe,
+        sets,
+        seed=int(environment["seed"]),
+        device=device,
+        folder=folder,
+        options=LoopOptions(compiled=False, captured=False),
+    )
+    notes = trainer.load()
+    return Evaluation(
+        recipe,
+        trainer.seed,
+        trainer.epoch,
+        sets[1].classes,
+        _confusion(trainer, sets[1]),
+        tuple(notes),
+    )
+
+
+def _confusion(trainer: Trainer, test: ImageSet) -> Tensor:
+    count = len(test.classes)
+    total = torch.zeros(count * count, dtype=torch.int64)
+    trainer.parts.model.eval()
+    loader = trainer.test_loader
+    plan = loader.plan(0)
+    for index in range(len(loader)):
+        logits, labels = trainer.test_step.predict(plan.part(*loader.bounds(index)))
+        pairs = labels * count + logits.argmax(dim=1)
+        total += torch.bincount(pairs.cpu(), minlength=count * count)
+    return total.view(count, count)

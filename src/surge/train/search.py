@@ -1,0 +1,60 @@
+"""After a run diverged: find the layer where it began.
+
+Once a loss is not finite, one backward spreads it to every weight, and nothing that is left tells
+where it came from. Runs are deterministic, so the steps since the last checkpoint are done again,
+eagerly and looking at every layer.
+"""
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from surge.train.watch import Sentinel, first_bad_gradient, first_bad_state
+
+if TYPE_CHECKING:
+    from surge.train.loop import Trainer
+
+PATIENCE = 120.0
+"""Seconds after which a search ends without an answer."""
+
+
+def first_bad_layer(diverged: "Trainer") -> str | None:
+    """Name the first thing that was not finite up to the present epoch, or None if not found.
+
+    The search has a trainer of its own. Of several processes only all together could repeat the
+    run: then there is no answer.
+    """
+    if diverged.world.size > 1:
+        return None
+    again = type(diverged)(
+        diverged.recipe,
+        diverged.sets,
+        seed=diverged.seed,
+        device=diverged.device,
+        folder=diverged.folder,
+        options=replace(diverged.options, compiled=False, captured=False),
+        criterion=diverged.criterion,
+    )
+    if diverged.folder.begun:
+        again.load()
+    give_up = time.monotonic() + PATIENCE
+    while again.epoch <= diverged.epoch and time.monotonic() < give_up:
+        found = _search_epoch(again, give_up)
+        if found is not None:
+            return found
+        again.epoch += 1
+    return None
+
+
+def _search_epoch(trainer: "Trainer", give_up: float) -> str | None:
+    model = trainer.parts.model
+    trainer.begin_epoch()
+    for number, (part, weight) in enumerate(trainer.batches(), start=1):
+        with Sentinel(model) as sentinel:
+            trainer.train_step(part, weight)
+        found = sentinel.found or first_bad_gradient(model) or first_bad_state(model)
+        if found is not None:
+            return f"{found} (epoch {trainer.epoch}, step {number})"
+        if time.monotonic() > give_up:
+            break
+    return None

@@ -1,0 +1,112 @@
+"""The smooth reference: measured gradients, signed scales, learning the bias."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import surge
+from surge.compensation.reference import calibrate_, learn_bias_, measure
+from surge.errors import ConfigError
+
+
+def network(method: str = "recu", **options: object) -> tuple[nn.Module, surge.Compensation]:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1, bias=False),
+        nn.BatchNorm2d(6),
+        nn.Hardtanh(),
+        nn.Conv2d(6, 8, 3, stride=2, padding=1),
+        nn.BatchNorm2d(8),
+        nn.Hardtanh(),
+        nn.Flatten(),
+        nn.Linear(8 * 16, 10, bias=False),
+        nn.BatchNorm1d(10),
+        nn.Linear(10, 4),
+    )
+    surge.binarize_(model, method)
+    return model, surge.compensate_(model, **options)
+
+
+def batch_loss(model: nn.Module) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(6, 3, 8, 8, generator=generator)
+    labels = torch.randint(0, 4, (6,), generator=generator)
+    return nn.functional.cross_entropy(model(images), labels)
+
+
+def test_measure_leaves_everything_as_it_was():
+    model, compensation = network()
+    before = copy.deepcopy(model.state_dict())
+    measure(model, compensation, lambda: batch_loss(model))
+    after = model.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert all(p.grad is None for p in model.parameters())
+    assert all("forward" not in vars(module) for module in model.modules())
+    assert compensation.injected() == 0
+
+
+def test_measured_parts_make_up_the_gradient_of_the_topmost_layer():
+    """Above the topmost layer nothing is injected, so its G is the same with and without SURGE."""
+    model, compensation = network("bnn")
+    found = measure(model, compensation, lambda: batch_loss(model))["7"]
+    inputs = []
+    handle = model[6].register_forward_hook(lambda _m, _a, out: inputs.append(out) or None)
+    loss = batch_loss(model)
+    (total,) = torch.autograd.grad(loss, inputs)
+    handle.remove()
+    scale = compensation.paths["7"].scale
+    assert torch.allclose(total, found.main + scale * found.auxiliary, atol=1e-7)
+
+
+def test_reference_approaches_nothing_at_zero_sharpness():
+    model, compensation = network("bnn")
+    found = measure(model, compensation, lambda: batch_loss(model), sharpness=1e-12)
+    assert all(float(g.reference.abs().max()) < 1e-9 for g in found.values())
+
+
+def test_optimum_is_the_best_scale_on_the_batch():
+    model, compensation = network()
+    for found in measure(model, compensation, lambda: batch_loss(model)).values():
+        best = float(found.optimum)
+
+        def error(scale: float, found=found) -> float:
+            return float((found.main + scale * found.auxiliary - found.reference).square().sum())
+
+        assert error(best) <= min(error(best * 1.01 + 1e-6), error(best * 0.99 - 1e-6))
+
+
+def test_calibrate_limits_the_scale_to_the_dose_and_may_turn_it_negative():
+    model, compensation = network()
+    factors = calibrate_(model, compensation, lambda: batch_loss(model))
+    assert all(-1 <= c <= 1 for c in factors.values())
+    for path in compensation.paths.values():
+        path.direction.fill_(-0.5)
+    batch_loss(model).backward()
+    compensation.step()
+    assert all(scale < 0 for scale in compensation.scales().values())
+
+
+def test_learning_the_bias_lowers_the_error():
+    model, compensation = network(objective="bias")
+    weights = [path.weight for path in compensation.paths.values()]
+    optimizer = torch.optim.Adam(weights, lr=0.02)
+    errors = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        errors.append(learn_bias_(model, compensation, lambda: batch_loss(model)))
+        optimizer.step()
+    assert errors[-1] < 0.7 * errors[0]
+
+
+def test_learning_the_bias_needs_a_weight():
+    model, compensation = network(auxiliary="tied")
+    with pytest.raises(ConfigError, match="no auxiliary weight"):
+        learn_bias_(model, compensation, lambda: batch_loss(model))
+
+
+def test_measure_needs_an_auxiliary_gradient():
+    model, compensation = network(auxiliary="leaky_tail")
+    with pytest.raises(ConfigError, match="no auxiliary gradient"):
+        measure(model, compensation, lambda: batch_loss(model))
