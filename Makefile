@@ -7,7 +7,7 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test test-gpu demo clean
+.PHONY: help setup lint format test test-gpu demo tables clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-gpu:  ## the tests that need a CUDA GPU; PYTHON=python3 uses your own torch
 
 demo: setup  ## train, pack and run a small binary network
 	$(BIN)/surge demo
+
+tables: setup  ## renew the result table of README.md from results/
+	$(BIN)/python -c 'from pathlib import Path; from surge.study.readme import renew; renew(Path("README.md"), Path("results"))'
 
 clean:  ## remove the environment, caches and build outputs
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

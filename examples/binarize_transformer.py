@@ -1,14 +1,11 @@
-"""A stock transformers model in 1 bit: a tiny BERT that learns which token comes first.
-
-Run: python examples/binarize_transformer.py
-"""
+"""A stock transformers model in 1 bit: a tiny BERT learns which of two tokens comes first."""
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
 import surge
 
-EPOCHS, BATCH, LENGTH = 12, 64, 12
+EPOCHS, BATCH, LENGTH = 5, 64, 12
 MARKS = torch.tensor([1, 2])
 
 torch.manual_seed(0)

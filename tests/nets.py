@@ -12,8 +12,12 @@ from torch import nn
 
 import surge
 from surge.errors import SurgeWarning
+from surge.method import get_method
 
 METHODS = surge.list_methods()
+COMPENSABLE = [method for method in METHODS if not get_method(method).not_compensable]
+REPRESENTATIVES = ("bnn", "recu", "reactnet")
+"""Methods for which z, the tensor that enters sign, is x itself, x divided, and x shifted."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,24 @@ VARIANTS = {
 }
 """One set of options of ``compensate_`` per variant; all fit :func:`cnn`."""
 
-all_methods = pytest.mark.parametrize("method", METHODS)
-all_cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+
+def _subjects(cases):
+    """All cases for the representatives, and one for every other method: what a layer's shape
+    does to the auxiliary path does not depend on the method."""
+    return pytest.mark.parametrize(
+        ("method", "case"),
+        [
+            pytest.param(method, CASES[name], id=f"{method}-{name}")
+            for method in COMPENSABLE
+            for name in (cases if method in REPRESENTATIVES else cases[:1])
+        ],
+    )
+
+
+registered_methods = pytest.mark.parametrize("method", METHODS)
+all_methods = pytest.mark.parametrize("method", COMPENSABLE)
+every_case = _subjects(list(CASES))
+every_kind = _subjects(KINDS)
 each_kind = pytest.mark.parametrize("case", [CASES[kind] for kind in KINDS], ids=KINDS)
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
 

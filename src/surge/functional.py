@@ -61,6 +61,11 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(x >= 0, 1.0, torch.where(x < 0, -1.0, x)).to(x.dtype)
 
 
+def widened(x: Tensor) -> Tensor:
+    """Return ``x`` in float32 at least, for sums and series that half precision would spoil."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def _identity_backward(ctx: Any, grad: Tensor) -> Tensor:
     return grad
 

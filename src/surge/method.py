@@ -101,6 +101,8 @@ class Method(nn.Module):
     """Why SURGE has nothing to repair in this method; empty where it applies."""
     dropped: ClassVar[tuple[str, ...]] = ()
     """Names of parameters and buffers that an exported model does not need."""
+    averages_extra_loss: ClassVar[bool] = False
+    """Whether the extra losses of a network's layers are averaged instead of summed."""
 
     geometry: Geometry
 

@@ -7,12 +7,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import surge
-from tests.nets import METHODS, cnn, images, loss_of, train
+from tests.nets import COMPENSABLE, cnn, images, loss_of, train
 
 WORLD = 2
 BATCHES = [images(count=8, seed=seed) for seed in range(3)]
 VARIANTS = {"tied": {"auxiliary": "tied"}, "weight_side": {"weight_side": 0.3}}
-RUNS = {method: (method, {}) for method in METHODS} | {
+RUNS = {method: (method, {}) for method in COMPENSABLE} | {
     f"recu-{name}": ("recu", options) for name, options in VARIANTS.items()
 }
 

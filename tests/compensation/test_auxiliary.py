@@ -15,6 +15,7 @@ from tests.nets import (
     binarized,
     each_kind,
     entering_sign,
+    every_kind,
     injected,
     mlp,
     pair,
@@ -97,8 +98,7 @@ def tied_weight(layer):
     )
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_tied_weight_is_the_packed_scale_times_the_standardised_latent(method, case):
     plain, compensated, _ = pair(case, method, auxiliary="tied", fixed_scale=SCALE)
     x = case.batch()
@@ -107,8 +107,7 @@ def test_tied_weight_is_the_packed_scale_times_the_standardised_latent(method, c
     assert_near(added, SCALE * through_preparation(plain, x, g_a), rtol=1e-4)
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_tied_path_has_no_parameter(method, case):
     _, _, compensation = pair(case, method, auxiliary="tied")
     assert compensation.parameters() == []
@@ -258,8 +257,7 @@ def test_leaky_tail_adds_a_constant_to_the_surrogate(method, case):
     assert_near(both.input, torch.from_numpy(expected))
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_leaky_tail_leaves_the_output(method, case):
     plain, compensated, _ = pair(case, method, auxiliary="leaky_tail")
     x = case.batch().requires_grad_()

@@ -9,11 +9,13 @@ import surge
 from surge.errors import NoLayersMatchedError
 from tests.nets import (
     CASES,
+    COMPENSABLE,
+    METHODS,
     all_methods,
     assert_same_tensors,
     binarized,
     cnn,
-    each_kind,
+    every_kind,
     images,
     loss_of,
     mlp,
@@ -46,6 +48,13 @@ def test_no_grad_forward_in_training_mode_does_not_touch_the_scale():
     assert after == before
 
 
+def test_no_grad_forward_does_not_enter_the_path_even_for_a_leaf():
+    _, compensated, _ = pair(CASES["linear"], align=1.0)
+    with torch.no_grad():
+        compensated(CASES["linear"].batch().requires_grad_())
+    assert surge.extra_loss(compensated) is None
+
+
 def test_inference_mode_does_not_touch_the_scale():
     before, after = state_after(lambda net, x: torch.inference_mode()(net)(x))
     assert after == before
@@ -60,8 +69,7 @@ def test_evaluation_gradient_is_the_plain_one(method):
     assert torch.equal(run(compensated.eval(), x).input, expected.input)
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_input_without_gradient_bypasses_the_path(method, case):
     plain, compensated, _ = pair(case, method)
     y = compensated(case.batch())
@@ -70,8 +78,7 @@ def test_input_without_gradient_bypasses_the_path(method, case):
     assert compensated.auxiliary.weight.grad is None
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_frozen_weight_keeps_its_auxiliary(method, case):
     _, free, _ = pair(case, method, fixed_scale=0.5)
     _, frozen, _ = pair(case, method, fixed_scale=0.5)
@@ -194,8 +201,12 @@ def test_embedding_is_never_compensated():
     assert list(surge.compensate_(net).paths) == ["1", "2"]
 
 
-def test_method_with_nothing_to_repair_is_skipped():
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("dorefa", {"input_bits": 32}), *((m, {}) for m in METHODS if m not in COMPENSABLE)],
+)
+def test_method_with_nothing_to_repair_is_refused(method, options):
     net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
-    binarized(net, "dorefa", input_bits=32)
+    binarized(net, method, **options)
     with pytest.raises(NoLayersMatchedError, match="gradient is exact"):
         surge.compensate_(net)

@@ -173,7 +173,9 @@ def test_auxiliary_weights_are_trained():
 
 def test_report_counts_layers_and_weights():
     _, _, compensation = prepared(eta=0.02)
-    assert str(compensation).startswith("SURGE on 3 layers (independent auxiliary, eta 0.02, 576 ")
+    text = str(compensation)
+    assert text.startswith("SURGE on 3 layers (independent auxiliary, eta 0.02)")
+    assert "576 auxiliary weights" in text
 
 
 def test_report_says_why_a_layer_is_left_out():

@@ -7,13 +7,13 @@ import surge
 from tests.nets import (
     CASES,
     UNBATCHED,
-    all_cases,
     all_methods,
     assert_near,
     assert_same_tensors,
     auxiliary_gradients,
     each_kind,
     entering_sign,
+    every_case,
     injected,
     mlp,
     pair,
@@ -26,24 +26,21 @@ SCALE = 0.5
 """Large, so that an error in the injection cannot hide behind the main gradient."""
 
 
-@all_cases
-@all_methods
+@every_case
 def test_output_is_the_plain_one_in_training(method, case):
     plain, compensated, _ = pair(case, method)
     x = case.batch().requires_grad_()
     assert torch.equal(compensated(x), plain(x))
 
 
-@all_cases
-@all_methods
+@every_case
 def test_output_is_the_plain_one_in_evaluation(method, case):
     plain, compensated, _ = pair(case, method)
     x = case.batch().requires_grad_()
     assert torch.equal(compensated.eval()(x), plain.eval()(x))
 
 
-@all_cases
-@all_methods
+@every_case
 def test_input_gradient_is_main_plus_scaled_auxiliary(method, case):
     plain, compensated, _ = pair(case, method, fixed_scale=SCALE)
     x = case.batch()
@@ -53,8 +50,7 @@ def test_input_gradient_is_main_plus_scaled_auxiliary(method, case):
     assert_near(both.input, main.input + SCALE * through_preparation(plain, x, g_a))
 
 
-@all_cases
-@all_methods
+@every_case
 def test_auxiliary_weight_gradient_is_scaled_correlation(method, case):
     plain, compensated, _ = pair(case, method, fixed_scale=SCALE)
     x = case.batch()
@@ -75,8 +71,7 @@ def test_one_sample_without_batch_dimension_is_compensated(case):
     assert_near(both.parameters["auxiliary.weight"], SCALE * to_weight)
 
 
-@all_cases
-@all_methods
+@every_case
 def test_weight_gradient_of_one_layer_is_unchanged(method, case):
     plain, compensated, _ = pair(case, method, fixed_scale=SCALE)
     x = case.batch()

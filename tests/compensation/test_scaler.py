@@ -17,7 +17,7 @@ from tests.nets import (
     all_methods,
     assert_near,
     cnn,
-    each_kind,
+    every_kind,
     images,
     injected,
     loss_of,
@@ -73,8 +73,7 @@ def test_update_equals_hand_computation():
     assert compensation.scales()[""] == pytest.approx(expected, rel=1e-6)
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_injection_is_eta_of_the_main_gradient_without_oscillation(method, case):
     plain, compensated, compensation = pair(case, method, eta=ETA, aux_input="layer_input")
     x = case.batch()

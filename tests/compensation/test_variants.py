@@ -18,6 +18,7 @@ from tests.nets import (
     cnn,
     each_kind,
     entering_sign,
+    every_kind,
     images,
     injected,
     mlp,
@@ -51,8 +52,7 @@ def cosine(a, b):
 # ---- scope
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_clipped_and_unclipped_injections_sum_to_all(method, case):
     clipped, unclipped, everything = (
         injection(case, method, scope=scope) for scope in ("clipped", "unclipped", "all")
@@ -61,8 +61,7 @@ def test_clipped_and_unclipped_injections_sum_to_all(method, case):
 
 
 @pytest.mark.parametrize("scope", ["clipped", "unclipped"])
-@each_kind
-@all_methods
+@every_kind
 def test_scope_masks_where_the_surrogate_is_zero(method, case, scope):
     plain, compensated, _ = pair(case, method, fixed_scale=SCALE, scope=scope)
     x = case.batch(WIDE)
@@ -74,8 +73,7 @@ def test_scope_masks_where_the_surrogate_is_zero(method, case, scope):
     assert_near(added, SCALE * through_preparation(plain, x, g_a), rtol=1e-4)
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_surrogate_is_reported_zero_exactly_where_no_gradient_passes(method, case):
     layer = case.build(method)
     z = case.batch(WIDE).requires_grad_()
@@ -235,8 +233,7 @@ def clamped(case, method="bnn", activation=nn.Hardtanh, **options):
     return net, surge.compensate_(net, example_input=example, **options)
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_above_clamp_reaches_saturated_units(method, case):
     x = case.batch(WIDE)
     saturated = x.abs() > 1
@@ -246,8 +243,7 @@ def test_above_clamp_reaches_saturated_units(method, case):
     assert (run(above, x).input[saturated] != 0).all()
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_above_clamp_injects_the_auxiliary_gradient_at_the_preactivation(method, case):
     x = case.batch(WIDE)
     net, _ = clamped(case, method, fixed_scale=SCALE, aux_input="above_clamp")
@@ -330,8 +326,7 @@ def test_weight_side_adds_the_real_correlation(case):
     assert_near(added, expected / math.sqrt(plain.weight.numel()), rtol=1e-4)
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_weight_side_share_holds_at_the_binary_weight(method, case):
     share = 0.3
     _, compensated, compensation = pair(case, method, weight_side=share)
@@ -344,8 +339,7 @@ def test_weight_side_share_holds_at_the_binary_weight(method, case):
     assert float(ratio) == pytest.approx(share, rel=1e-5)
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_weight_side_leaves_output_and_input_gradient(method, case):
     _, without, _ = pair(case, method)
     _, compensated, _ = pair(case, method, weight_side=0.3)
@@ -404,8 +398,7 @@ def test_without_alignment_there_is_no_extra_loss():
 # ---- objective
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_bias_objective_gives_the_auxiliary_weight_no_gradient(method, case):
     _, compensated, _ = pair(case, method, objective="bias")
     assert "auxiliary.weight" not in run(compensated, case.batch()).parameters

@@ -9,7 +9,7 @@ import torch
 
 import surge
 from tests.contract.subjects import assert_all_equal, modes, observe, subject, twin
-from tests.nets import CASES, KINDS, all_methods, cnn, each_kind, images, loss_of, run
+from tests.nets import CASES, KINDS, all_methods, cnn, every_kind, images, loss_of, run
 
 LOW = [torch.bfloat16, torch.float16]
 low_precision = pytest.mark.parametrize("dtype", LOW, ids=["bf16", "fp16"])
@@ -27,8 +27,7 @@ def share_of(difference, reference):
 
 @low_precision
 @modes
-@each_kind
-@all_methods
+@every_kind
 def test_autocast_gradients_are_finite_and_float32(method, case, mode, dtype):
     layer = subject(method, case, mode)
     with autocast(dtype):
@@ -39,8 +38,7 @@ def test_autocast_gradients_are_finite_and_float32(method, case, mode, dtype):
 
 @low_precision
 @modes
-@each_kind
-@all_methods
+@every_kind
 def test_cast_layer_has_finite_gradients_of_its_dtype(method, case, mode, dtype):
     layer = subject(method, case, mode).to(dtype)
     seen = observe(layer, case.batch().to(dtype))
@@ -50,8 +48,7 @@ def test_cast_layer_has_finite_gradients_of_its_dtype(method, case, mode, dtype)
 
 
 @low_precision
-@each_kind
-@all_methods
+@every_kind
 def test_autocast_output_is_the_plain_one(method, case, dtype):
     plain, compensated = subject(method, case, "plain"), subject(method, case)
     x = case.batch().requires_grad_()
@@ -60,8 +57,7 @@ def test_autocast_output_is_the_plain_one(method, case, dtype):
 
 
 @low_precision
-@each_kind
-@all_methods
+@every_kind
 def test_cast_output_is_the_plain_one(method, case, dtype):
     plain, compensated = (subject(method, case, m).to(dtype) for m in ("plain", "compensated"))
     x = case.batch().to(dtype).requires_grad_()
@@ -69,8 +65,7 @@ def test_cast_output_is_the_plain_one(method, case, dtype):
 
 
 @low_precision
-@each_kind
-@all_methods
+@every_kind
 def test_autocast_injection_is_that_of_float32(method, case, dtype):
     layers = [case.build(method) for _ in range(2)]
     surge.compensate_(layers[1], fixed_scale=2.0, aux_input="layer_input")
@@ -82,8 +77,7 @@ def test_autocast_injection_is_that_of_float32(method, case, dtype):
 
 
 @low_precision
-@each_kind
-@all_methods
+@every_kind
 def test_autocast_scale_is_that_of_float32(method, case, dtype):
     scales = []
     for enabled in (False, True):
@@ -127,8 +121,7 @@ def test_attach_then_strip_is_bit_identical_in_low_precision(method, dtype):
     assert_all_equal(observe(layer, x), observe(plain, x))
 
 
-@each_kind
-@all_methods
+@every_kind
 def test_double_precision_agrees_with_single(method, case):
     layer = subject(method, case)
     single = observe(layer, case.batch())

@@ -11,13 +11,20 @@ import surge
 from surge.layers import BinaryLayer
 from tests.contract.subjects import (
     assert_all_equal,
-    every_float_input,
     every_subject,
     observe,
     subject,
     twin,
 )
-from tests.nets import METHODS, all_methods, assert_same_tensors, binarized, cnn, images
+from tests.nets import (
+    all_methods,
+    assert_same_tensors,
+    binarized,
+    cnn,
+    every_kind,
+    images,
+    registered_methods,
+)
 
 ORIGINAL = {
     surge.BinaryConv1d: nn.Conv1d,
@@ -72,7 +79,7 @@ def test_float_state_loads_strictly(method, case, mode):
     assert torch.equal(layer.weight, real.weight)
 
 
-@all_methods
+@registered_methods
 def test_float_state_of_a_network_loads_strictly(method):
     torch.manual_seed(3)
     real = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
@@ -82,7 +89,7 @@ def test_float_state_of_a_network_loads_strictly(method):
     assert torch.equal(net[1].weight, real[1].weight)
 
 
-@all_methods
+@registered_methods
 def test_state_of_another_shape_is_refused(method):
     net, other = cnn(method), cnn(method)
     other[2] = surge.BinaryConv2d(4, 5, 3, bias=False, method=method)
@@ -90,17 +97,16 @@ def test_state_of_another_shape_is_refused(method):
         net.load_state_dict(other.state_dict())
 
 
-@every_float_input
-def test_attach_then_strip_is_bit_identical(method, case, mode):
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@every_kind
+def test_attach_then_strip_is_bit_identical(method, case, training):
     plain = subject(method, case, "plain")
     layer = twin(plain)
     surge.compensate_(layer)
-    if mode == "compensated":
-        observe(layer, case.batch())
+    observe(layer, case.batch())
     surge.strip_(layer)
-    for training in (True, False):
-        expected = observe(plain.train(training), case.batch())
-        assert_all_equal(observe(layer.train(training), case.batch()), expected)
+    expected = observe(plain.train(training), case.batch())
+    assert_all_equal(observe(layer.train(training), case.batch()), expected)
 
 
 @every_subject
@@ -114,7 +120,7 @@ def test_description_names_the_method(method, case, mode):
     assert f"method={method}" in repr(subject(method, case, mode))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@all_methods
 def test_evaluation_does_not_change_the_state(method):
     net = cnn(method).eval()
     surge.compensate_(net)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from surge.errors import ConfigError, MissingDependencyError
-from surge.study import figures, theorem
-from surge.study.theorem import MomentModel, independent_model, sample, shared_model
+from surge.study import figures, moments, theorem
+from surge.study.moments import MomentModel, independent_model, sample, shared_model
 
 
 @cache
@@ -96,7 +96,7 @@ def test_standard_error_is_calibrated(model):
 
 def test_sample_does_not_depend_on_chunks(monkeypatch):
     whole = sample(small_model(), 50, np.random.default_rng(0))
-    monkeypatch.setattr(theorem, "_CHUNK", 7)
+    monkeypatch.setattr(moments, "_CHUNK", 7)
     parts = sample(small_model(), 50, np.random.default_rng(0))
     np.testing.assert_allclose(parts.cross, whole.cross)
 

@@ -31,6 +31,8 @@ def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         "dilation": pair(dilation),
     }
     _no_ceiling(low, node, x, numbers, ceil_mode)
+    if max(numbers["dilation"]) > 1 and any(numbers["padding"]):
+        low.refuse(node, "has both dilation and padding")
     low.emit(node, "max_pool", [x], numbers=numbers)
 
 

@@ -95,11 +95,11 @@ class Encoder:
             node.scale = (step if node.scale is None else step * node.scale.double()).float()
             entry["weight"] = self.add(f"{name}.weight", whole.numpy())
             return
-        array = weight.numpy().astype(np.float16 if self.rest == "fp16" else np.float32)
-        if not np.isfinite(array).all():
+        if self.rest == "fp16" and float(weight.abs().max()) > np.finfo(np.float16).max:
             raise ExportError(
                 f'pack: the weight of "{name}" does not fit into fp16; use rest="fp32".'
             )
+        array = weight.numpy().astype(np.float16 if self.rest == "fp16" else np.float32)
         entry["weight"] = self.add(f"{name}.weight", array)
 
     def _activation(self, name: str, activation: Activation) -> dict[str, Any]:

@@ -13,6 +13,7 @@ def fold(graph: Graph) -> None:
     graph.drop_unused()
     _fold_shifts(graph)
     _fold_rprelu(graph)
+    _fold_scales_behind_maps(graph)
     _fold_epilogues(graph)
     graph.drop_unused()
 
@@ -51,6 +52,23 @@ def _fold_rprelu(graph: Graph) -> None:
         last.activation = Activation("rprelu", vectors=vectors)
         last.module = node.module
         graph.nodes = [item for item in graph if item is not node and item is not before]
+
+
+def _fold_scales_behind_maps(graph: Graph) -> None:
+    """Let the norm behind a map of one channel (XNOR-Net's) take over the product's scale.
+
+    A factor per pixel and a factor per channel may be applied in any order.
+    """
+    for node in graph:
+        if node.op != "multiply" or not graph.is_private(node.output):
+            continue
+        product, norm = graph.producer(node.inputs[0]), graph.consumers(node.output)[0]
+        if product is None or product.op != "binary_conv2d" or product.scale is None:
+            continue
+        bare = _last_part(product) == SCALED and product.bias is None
+        if bare and graph.is_private(product.output) and norm.scale is not None:
+            norm.scale = (norm.scale.double() * product.scale.double()).float()
+            product.scale = None
 
 
 def _fold_epilogues(graph: Graph) -> None:

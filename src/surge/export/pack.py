@@ -44,7 +44,7 @@ def pack(
     path: str | os.PathLike[str],
     *,
     rest: Rest = "fp16",
-    preprocessing: Mapping[str, Sequence[float]] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
     accuracy: float | None = None,
 ) -> Packed:
@@ -58,7 +58,8 @@ def pack(
         example_input: One input with a batch dimension; it fixes all other sizes.
         path: Where to write; an existing file is replaced.
         rest: How real weights are stored: ``fp32``, ``fp16`` or ``int8``.
-        preprocessing: ``{"mean": [...], "std": [...]}`` per channel, for images in [0, 1].
+        preprocessing: ``{"mean": [...], "std": [...], "maximum": 255}``: how stored pixels become
+            input, ``(pixel / maximum - mean) / std`` per channel.
         classes: Names of the outputs.
         accuracy: Measured top-1 accuracy in percent, to be kept with the model.
 
@@ -109,7 +110,7 @@ def _one_tensor(example: Any) -> Tensor:
 
 
 def _facts(
-    preprocessing: Mapping[str, Sequence[float]] | None,
+    preprocessing: Mapping[str, Any] | None,
     classes: Sequence[str] | None,
     accuracy: float | None,
     input_shape: list[int],
@@ -118,14 +119,7 @@ def _facts(
     """Check and collect what a user of the file wants to know."""
     facts: dict[str, Any] = {}
     if preprocessing is not None:
-        known = {key: [float(item) for item in values] for key, values in preprocessing.items()}
-        sizes = {len(values) for values in known.values()}
-        if set(known) != {"mean", "std"} or sizes != {input_shape[0]} or 0 in known["std"]:
-            raise ConfigError(
-                'preprocessing must be {"mean": [...], "std": [...]} with one number for each of '
-                f"the {input_shape[0]} input channels and no std of 0; got {preprocessing}."
-            )
-        facts["preprocessing"] = known
+        facts["preprocessing"] = _preprocessing(preprocessing, input_shape[0])
     if classes is not None:
         if len(classes) != output_shape[-1]:
             raise ConfigError(
@@ -135,3 +129,17 @@ def _facts(
     if accuracy is not None:
         facts["accuracy"] = str(float(accuracy))
     return facts
+
+
+def _preprocessing(given: Mapping[str, Any], channels: int) -> dict[str, Any]:
+    known = {"maximum": 255.0, **given}
+    fits = set(known) == {"mean", "std", "maximum"} and float(known["maximum"]) > 0
+    for key in ("mean", "std"):
+        fits = fits and len(known[key]) == channels
+    if not fits or min(known["std"]) <= 0:
+        raise ConfigError(
+            'preprocessing must be {"mean": [...], "std": [...], "maximum": 255} with one mean and '
+            f"one std above 0 for each of the {channels} input channels; got {dict(given)}."
+        )
+    lists = {key: [float(item) for item in known[key]] for key in ("mean", "std")}
+    return {**lists, "maximum": float(known["maximum"])}

@@ -31,17 +31,17 @@ def on_step(model: nn.Module) -> None:
 
 
 def extra_loss(model: nn.Module) -> Tensor | None:
-    """Return the sum of the methods' own losses plus the mean alignment loss, or None."""
-    total: Tensor | None = None
+    """Return the methods' own losses, summed or averaged as each wants, plus the mean alignment."""
+    summed: list[Tensor] = []
+    averaged: list[Tensor] = []
     aligned: list[Tensor] = []
     for _, layer in binary_layers(model):
         term = layer.method.extra_loss()
         if term is not None:
-            total = term if total is None else total + term
+            (averaged if layer.method.averages_extra_loss else summed).append(term)
         extra = None if layer.auxiliary is None else layer.auxiliary.extra_loss()
         if extra is not None:
             aligned.append(extra)
-    if aligned:
-        mean = torch.stack(aligned).mean()
-        total = mean if total is None else total + mean
-    return total
+    means = [torch.stack(terms).mean() for terms in (averaged, aligned) if terms]
+    parts = [*summed, *means]
+    return torch.stack(parts).sum() if parts else None

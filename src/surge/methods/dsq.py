@@ -45,21 +45,17 @@ class DSQ(Method):
         """Start both curves at a = 0.2; an embedding has no input."""
         super().__init__(geometry, weight)
         self.weight_shape = nn.Parameter(torch.full((), 0.2))
-        self.register_buffer("lower", -torch.ones(()), persistent=False)
-        self.register_buffer("upper", torch.ones(()), persistent=False)
         has_input = geometry.kind != "embedding"
         self.input_shape = nn.Parameter(torch.full((), 0.2)) if has_input else None
         learnt = learn_interval and has_input
         self.input_lower = nn.Parameter(-torch.ones(())) if learnt else None
         self.input_upper = nn.Parameter(torch.ones(())) if learnt else None
 
-    lower: Tensor
-    upper: Tensor
-
     def interval(self) -> tuple[Tensor, Tensor]:
         """Return L and U of the inputs."""
         if self.input_lower is None or self.input_upper is None:
-            return self.lower, self.upper
+            one = torch.ones_like(self.weight_shape)
+            return -one, one
         return self.input_lower, self.input_upper
 
     def binarize(self, z: Tensor) -> Tensor:
@@ -74,7 +70,8 @@ class DSQ(Method):
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign with the gradient of the weights' curve."""
-        return soft_sign(weight, self.lower, self.upper, self.weight_shape)
+        one = torch.ones_like(self.weight_shape)
+        return soft_sign(weight, -one, one, self.weight_shape)
 
     def on_step(self, weight: nn.Parameter) -> None:
         """Keep the curves between a step and a straight line."""

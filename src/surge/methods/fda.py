@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.functional import operator, sign
+from surge.functional import operator, sign, widened
 from surge.method import Geometry, Method, mean_magnitude, register_method
 
 OMEGA = 0.1
@@ -23,7 +23,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     x, terms = ctx.saved_tensors
     # The sum of the cosines in closed form: sin(2 (n + 1) a) / (2 sin a) with a = omega x.
-    angle = OMEGA * x.to(torch.promote_types(x.dtype, torch.float32))
+    angle = OMEGA * widened(x)
     ratio = torch.sin(2 * (terms + 1) * angle) / (2 * torch.sin(angle))
     total = torch.where(angle.abs() < 1e-6, terms + 1, ratio)
     slope = torch.where(x.abs() <= 1, 4 * OMEGA / math.pi * total, 0.0)
@@ -36,20 +36,17 @@ def sign_fourier(x: Tensor, terms: Tensor) -> Tensor:
     return sign(x)
 
 
-class NoiseAdaptation(nn.Module):
-    """``expand(relu(reduce(u))) + 0.1 sin(u)`` over the last dimension of ``u``."""
+def adaptive_noise(u: Tensor, reduce: Tensor, expand: Tensor) -> Tensor:
+    """Return ``expand(relu(reduce(u))) + 0.1 sin(u)`` over the last dimension of ``u``."""
+    return F.linear(F.relu(F.linear(u, reduce)), expand) + 0.1 * torch.sin(u)
 
-    def __init__(self, features: int) -> None:
-        """Squeeze the features to a 64th of their number, at least to one."""
-        super().__init__()
-        narrow = max(1, features // BOTTLENECK)
-        self.reduce = nn.Linear(features, narrow, bias=False)
-        self.expand = nn.Linear(narrow, features, bias=False)
 
-    def forward(self, u: Tensor) -> Tensor:
-        """Return the noise, of the shape of ``u``."""
-        learned: Tensor = self.expand(F.relu(self.reduce(u)))
-        return learned + 0.1 * torch.sin(u)
+def bottleneck(features: int, like: Tensor) -> tuple[nn.Parameter, nn.Parameter]:
+    """Draw the two matrices of a noise module, as torch draws those of linear layers."""
+    narrow = max(1, features // BOTTLENECK)
+    shapes = ((narrow, features), (features, narrow))
+    drawn = (like.new_empty(shape).uniform_(-1, 1) / math.sqrt(shape[1]) for shape in shapes)
+    return nn.Parameter(next(drawn)), nn.Parameter(next(drawn))
 
 
 @register_method("fda", bits=(1, 1), reference="Xu et al., NeurIPS 2021, arXiv:2103.00841")
@@ -72,14 +69,18 @@ class FDA(Method):
     dropped = (
         "terms",
         "noise_weight",
-        "weight_noise.reduce.weight",
-        "weight_noise.expand.weight",
-        "input_noise.reduce.weight",
-        "input_noise.expand.weight",
+        "weight_reduce",
+        "weight_expand",
+        "input_reduce",
+        "input_expand",
     )
 
     terms: Tensor
     noise_weight: Tensor
+    weight_reduce: nn.Parameter | None
+    weight_expand: nn.Parameter | None
+    input_reduce: nn.Parameter | None
+    input_expand: nn.Parameter | None
 
     def __init__(
         self, geometry: Geometry, weight: Tensor, *, noise: bool = True, layer_scale: bool = False
@@ -89,26 +90,28 @@ class FDA(Method):
         self.layer_scale = layer_scale
         self.register_buffer("terms", torch.full((), float(FIRST_TERMS)))
         self.register_buffer("noise_weight", torch.zeros(()))
-        has_input = geometry.kind != "embedding"
-        self.weight_noise = NoiseAdaptation(weight[0].numel()) if noise else None
-        self.input_noise = NoiseAdaptation(geometry.in_features) if noise and has_input else None
-        self.to(weight.dtype)
+        self.weight_reduce, self.weight_expand = None, None
+        self.input_reduce, self.input_expand = None, None
+        if noise:
+            self.weight_reduce, self.weight_expand = bottleneck(weight[0].numel(), weight)
+        if noise and geometry.kind != "embedding":
+            self.input_reduce, self.input_expand = bottleneck(geometry.in_features, weight)
 
     def binarize(self, z: Tensor) -> Tensor:
         """Sign, plus the noise while training."""
         binary = sign_fourier(z, self.terms)
-        if not self.training or self.input_noise is None:
+        if not self.training or self.input_reduce is None or self.input_expand is None:
             return binary
         channels = z.dim() - 1 - len(self.geometry.kernel_size)
-        noise = self.input_noise(z.movedim(channels, -1)).movedim(-1, channels)
-        return binary + self.noise_weight * noise
+        noise = adaptive_noise(z.movedim(channels, -1), self.input_reduce, self.input_expand)
+        return binary + self.noise_weight * noise.movedim(-1, channels)
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign, plus the noise while training, times the mean magnitude."""
         binary = sign_fourier(weight, self.terms)
-        if self.training and self.weight_noise is not None:
-            noise = self.weight_noise(weight.flatten(1)).view(weight.shape)
-            binary = binary + self.noise_weight * noise
+        if self.training and self.weight_reduce is not None and self.weight_expand is not None:
+            noise = adaptive_noise(weight.flatten(1), self.weight_reduce, self.weight_expand)
+            binary = binary + self.noise_weight * noise.view(weight.shape)
         return self.magnitude(weight) * binary
 
     def magnitude(self, weight: Tensor) -> Tensor:

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from surge.errors import ConfigError
+from surge.functional import widened
 from surge.method import Geometry, register_method
 from surge.methods.bnn import BNN
 
 
 def distribution_penalty(x: Tensor, channels: int) -> Tensor:
     """Return D1 + D2 of a pre-activation; ``channels`` is the dimension that is kept."""
-    others = [d for d in range(x.dim()) if d != channels % x.dim()]
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    others = [d for d in range(x.dim()) if d != channels]
+    x = widened(x)
     mean = x.mean(dim=others)
     spread = (x.var(dim=others, correction=0) + 1e-10).sqrt()
     degenerate = (2 - mean.abs() - spread).clamp(min=0).square().mean()

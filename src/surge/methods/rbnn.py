@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
-from surge.functional import operator, sign
+from surge.functional import operator, sign, widened
 from surge.method import (
     Geometry,
     Method,
@@ -51,11 +51,12 @@ def most_square(n: int) -> tuple[int, int]:
     return a, n // a
 
 
-def random_rotation(size: int) -> Tensor:
-    """Return a random orthogonal matrix, always the same, without touching torch's own stream."""
-    drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(size))
+def random_rotation(size: int, seed: int) -> Tensor:
+    """Return a random orthogonal matrix without touching torch's own stream of numbers."""
+    drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
     q, r = torch.linalg.qr(drawn)
-    return q * r.diagonal().sign()
+    rotation: Tensor = q * r.diagonal().sign()
+    return rotation
 
 
 @register_method("rbnn", bits=(1, 1), reference="Lin et al., NeurIPS 2020, arXiv:2009.13055")
@@ -101,8 +102,8 @@ class RBNN(Method):
         self.alpha = nn.Parameter(mean_magnitude(weight).flatten().clone())
         self.angle = nn.Parameter(torch.full_like(self.alpha, math.pi / 2))
         a, b = most_square(weight[0].numel())
-        self.register_buffer("left", random_rotation(a).to(weight))
-        self.register_buffer("right", random_rotation(b).to(weight))
+        self.register_buffer("left", random_rotation(a, seed=0).to(weight))
+        self.register_buffer("right", random_rotation(b, seed=1).to(weight))
         self.register_buffer("k", torch.ones(()))
         self.register_buffer("t", torch.ones(()))
         self.on_epoch(0, 1)
@@ -153,9 +154,8 @@ class RBNN(Method):
     @torch.no_grad()
     def adapt(self, weight: nn.Parameter) -> None:
         """Turn the rotations so that the rotated filters come closer to their signs."""
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        left, right = self.left.to(wide), self.right.to(wide)
-        v = standardize(weight.to(wide), eps=1e-30).reshape(-1, left.shape[0], right.shape[0])
+        left, right = widened(self.left), widened(self.right)
+        v = standardize(widened(weight), eps=1e-30).reshape(-1, left.shape[0], right.shape[0])
         for _ in range(ALTERNATIONS):
             bits = sign(left.T @ v @ right)
             u, _, vh = torch.linalg.svd((bits @ right.T @ v.mT).sum(dim=0))

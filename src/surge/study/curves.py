@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from surge.method import Geometry, Method, get_method
+from surge.layers import BinaryConv2d
+from surge.layers.hooks import on_epoch
+from surge.method import Method, get_method
 from surge.study import figures
 from surge.study.figures import COLOURS
 
@@ -31,7 +33,8 @@ SHOWN = (0, 50, 75, 99)
 """Epochs, from 0, at which a schedule is shown."""
 REACH = 2.0
 """Inputs are shown from ``-REACH`` to ``REACH``."""
-POINTS = 401
+POINTS = 257
+"""Steps of 1/64, which floats hold exactly: 0 and 1 are on the grid."""
 CHANNELS, KERNEL = 32, (3, 3)
 WEIGHT_MEAN, WEIGHT_STD = 0.1, 0.5
 """Off zero and wide enough that centring and clipping show."""
@@ -93,34 +96,41 @@ def measure(name: str, *, seed: int = 0) -> Curves:
     >>> half.binary, half.factor
     (1.0, 1.0)
     """
-    cls = get_method(name)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(1, CHANNELS, *KERNEL, generator=generator)
-    weight = WEIGHT_MEAN + WEIGHT_STD * drawn
-    geometry = Geometry(
-        "conv", 1, CHANNELS, KERNEL, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1
+    layer = _layer(name, seed)
+    changes = any(
+        getattr(type(layer.method), hook) is not getattr(Method, hook)
+        for hook in ("on_epoch", "adapt")
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        method = cls(geometry, weight)
-    epochs = SHOWN if cls.on_epoch is not Method.on_epoch else SHOWN[:1]
+    epochs = SHOWN if changes else SHOWN[:1]
     points: list[Point] = []
     for epoch in epochs:
-        method.on_epoch(epoch, EPOCHS)
-        points += _inputs(method, epoch)
-        points += _weights(method, weight, epoch)
+        on_epoch(layer, epoch, EPOCHS)
+        points += _inputs(layer.method, epoch)
+        points += _weights(layer.method, layer.weight.detach(), epoch)
     return Curves(name, epochs, tuple(points))
 
 
+def _layer(name: str, seed: int) -> BinaryConv2d:
+    """Return a convolution with one random filter; torch's own stream of numbers is left alone."""
+    get_method(name)  # an unknown name is refused before anything is drawn
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = BinaryConv2d(CHANNELS, 1, KERNEL, padding=1, bias=False)
+        nn.init.normal_(layer.weight, WEIGHT_MEAN, WEIGHT_STD)
+        layer.bind(name, {})
+    return layer
+
+
 def _inputs(method: Method, epoch: int) -> list[Point]:
-    """Measure the input rule: the grid runs along the batch, all channels are alike."""
+    """Measure the input rule on one image whose pixels are the grid, in all channels alike."""
     grid = torch.linspace(-REACH, REACH, POINTS)
-    z = grid.view(-1, 1, 1, 1).repeat(1, CHANNELS, 1, 1).requires_grad_()
+    z = grid.view(1, 1, -1, 1).repeat(1, CHANNELS, 1, 1).requires_grad_()
     binary = method.binarize(z)
-    factor = _gradient(binary[:, 0].sum(), z)[:, 0].flatten()
-    flat = method.surrogate_is_zero(z.detach())[:, 0].flatten().tolist()
-    columns = (grid.tolist(), binary[:, 0].flatten().tolist(), factor.tolist(), flat)
-    return [Point("input", epoch, *cells) for cells in zip(*columns, strict=True)]
+    factor = _gradient(binary[0, 0].sum(), z)
+    flat = method.surrogate_is_zero(z.detach())
+    columns = (grid, *(found[0, 0].flatten() for found in (binary, factor, flat)))
+    cells = zip(*(column.tolist() for column in columns), strict=True)
+    return [Point("input", epoch, *cell) for cell in cells]
 
 
 def _weights(method: Method, weight: Tensor, epoch: int) -> list[Point]:
@@ -155,7 +165,7 @@ def draw(curves: Curves) -> Figure:
             for style, (label, points) in zip(_styles(series), series.items(), strict=False):
                 legend[label] = _plot(axes, points, key, style)
             if (rule, key) == ("input", "factor"):
-                _shade(axes, next(iter(series.values())))
+                _shade(axes, list(series.values()))
             axes.set_xlabel("z, what enters sign" if rule == "input" else "w, the latent weight")
             axes.set_ylabel("value" if key == "binary" else "gradient factor")
             _leave_room(axes)
@@ -173,7 +183,7 @@ def _facts(series: dict[str, list[Point]], rule: str, key: str) -> str:
         return drawn if key == "binary" else "each weight's own: d w_b[i] / d w[i]"
     if key == "binary":
         return "binarize(z)"
-    flat = any(point.flat for points in series.values() for point in points)
+    flat = any(_flat_at_all_epochs(list(series.values())))
     return "grey: exactly zero, the gradient is lost" if flat else "nowhere exactly zero"
 
 
@@ -201,13 +211,17 @@ def _leave_room(axes: Axes) -> None:
     axes.set_ylim(low - room, high + room)
 
 
-def _shade(axes: Axes, points: Sequence[Point]) -> None:
+def _flat_at_all_epochs(series: Sequence[Sequence[Point]]) -> list[bool]:
+    return [all(p.flat for p in alike) for alike in zip(*series, strict=True)]
+
+
+def _shade(axes: Axes, series: Sequence[Sequence[Point]]) -> None:
     """Mark where the surrogate is exactly zero."""
     axes.fill_between(
-        [p.value for p in points],
+        [p.value for p in series[0]],
         0,
         1,
-        where=[p.flat for p in points],
+        where=_flat_at_all_epochs(series),
         transform=axes.get_xaxis_transform(),
         color=COLOURS["pale"],
         alpha=0.5,

@@ -1,0 +1,148 @@
+"""A loaded network."""
+
+import ctypes
+import json
+import os
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from surge_runtime.library import ERROR_BYTES, PackedFileError, library
+
+Array = NDArray[np.float32]
+
+
+def load(
+    source: str | os.PathLike[str] | bytes, *, threads: int = 1, tier: str | None = None
+) -> "Model":
+    """Load a packed file, or its content as bytes.
+
+    Args:
+        source: Path, or content.
+        threads: How many threads one run may use.
+        tier: Name of the kernels to use (see :func:`tiers`); by default the environment variable
+            SURGE_RUNTIME_TIER decides, and without it the best tier is taken.
+    """
+    return Model(source, threads=threads, tier=tier)
+
+
+class Model:
+    """A network that runs; many threads may call :meth:`run` at the same time."""
+
+    def __init__(
+        self, source: str | os.PathLike[str] | bytes, *, threads: int = 1, tier: str | None = None
+    ) -> None:
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        if isinstance(source, bytes):
+            handle = library().surge_load_memory(source, len(source), error, ERROR_BYTES)
+        else:
+            path = os.fsencode(source)
+            if not os.path.isfile(path):
+                raise FileNotFoundError(2, "there is no packed file", os.fspath(source))
+            handle = library().surge_load_file(path, error, ERROR_BYTES)
+        if not handle:
+            raise PackedFileError(error.value.decode(errors="replace"))
+        self._handle = ctypes.c_void_p(handle)
+        weakref.finalize(self, library().surge_free, self._handle)
+        self.threads = threads
+        if tier is not None:
+            self.tier = tier
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Sizes of one input, without the batch."""
+        return self._dims(library().surge_input_shape)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Sizes of one output, without the batch."""
+        return self._dims(library().surge_output_shape)
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the outputs, if the file has them."""
+        names: list[str] | None = self._json("classes")
+        return names
+
+    @property
+    def preprocessing(self) -> dict[str, Any] | None:
+        """How stored pixels become input (mean, std, maximum), if the file says so."""
+        facts: dict[str, Any] | None = self._json("preprocessing")
+        return facts
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Working memory of one run, weights aside."""
+        return int(library().surge_workspace_bytes(self._handle))
+
+    @property
+    def threads(self) -> int:
+        """How many threads one run may use."""
+        return self._threads
+
+    @threads.setter
+    def threads(self, count: int) -> None:
+        self._checked(library().surge_set_threads, ctypes.c_int(count))
+        self._threads = count
+
+    @property
+    def tier(self) -> str:
+        """Name of the kernels in use."""
+        name: bytes = library().surge_tier(self._handle)
+        return name.decode()
+
+    @tier.setter
+    def tier(self, name: str) -> None:
+        self._checked(library().surge_set_tier, name.encode())
+
+    def metadata(self, key: str) -> str | None:
+        """Return an entry of the file's metadata as text: method, accuracy, rest, checksum."""
+        text: bytes | None = library().surge_metadata(self._handle, key.encode())
+        return None if text is None else text.decode(errors="replace")
+
+    def run(self, batch: ArrayLike) -> Array:
+        """Run a batch ``[N, *input_shape]`` and return ``[N, *output_shape]``, both fp32."""
+        values = np.ascontiguousarray(batch, dtype=np.float32)
+        if values.shape[1:] != self.input_shape or values.ndim == 0:
+            raise ValueError(
+                f"the batch has shape {values.shape}; this network takes [N, "
+                f"{', '.join(map(str, self.input_shape))}]."
+            )
+        result = np.empty((len(values), *self.output_shape), dtype=np.float32)
+        self._checked(
+            library().surge_run, values.ctypes.data, ctypes.c_int64(len(values)), result.ctypes.data
+        )
+        return result
+
+    __call__ = run
+
+    def preprocess(self, images: NDArray[Any]) -> Array:
+        """Turn stored images ``[N, H, W, C]`` into a batch: ``(pixel / maximum - mean) / std``."""
+        facts = self.preprocessing or {"mean": 0.0, "std": 1.0, "maximum": 255.0}
+        mean, std = (np.asarray(facts[key], dtype=np.float64) for key in ("mean", "std"))
+        # One product and one sum per pixel, as the training data has them.
+        factor, offset = 1 / (facts["maximum"] * std), -mean / std
+        values = np.asarray(images, dtype=np.float32) * factor.astype(np.float32)
+        return np.ascontiguousarray((values + offset.astype(np.float32)).transpose(0, 3, 1, 2))
+
+    def _checked(self, function: Any, *arguments: Any) -> None:
+        error = ctypes.create_string_buffer(ERROR_BYTES)
+        if function(self._handle, *arguments, error, ERROR_BYTES):
+            raise PackedFileError(error.value.decode(errors="replace"))
+
+    def _dims(self, function: Any) -> tuple[int, ...]:
+        dims = (ctypes.c_int64 * 8)()
+        return tuple(dims[: function(self._handle, dims, 8)])
+
+    def _json(self, key: str) -> Any:
+        text = self.metadata(key)
+        return None if text is None else json.loads(text)
+
+    def __repr__(self) -> str:
+        """Name sizes, method and kernels."""
+        return (
+            f"<surge_runtime.Model {self.input_shape} -> {self.output_shape}, "
+            f"{self.metadata('method')}, {self.tier}>"
+        )

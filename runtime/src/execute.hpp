@@ -1,0 +1,53 @@
+// Run a plan on one sample at a time.
+#pragma once
+
+#include "kernels.hpp"
+#include "memory.hpp"
+#include "plan.hpp"
+#include "pool.hpp"
+
+namespace surge {
+
+// The memory of one run: values that live between steps, and scratch space for every worker.
+struct Workspace {
+    Workspace(const Plan& plan, int workers)
+        : arena(plan.arena_bytes), scratch(plan.scratch_bytes * size_t(workers)) {}
+    AlignedMemory arena;
+    AlignedMemory scratch;
+};
+
+class Executor {
+   public:
+    Executor(const Plan& plan, const Kernels& kernels, Workspace& workspace, ThreadPool* pool)
+        : plan_(plan), kernels_(kernels), workspace_(workspace), pool_(pool) {}
+
+    // One sample in, one sample out, both in torch's order.
+    void run(const float* input, float* output);
+
+   private:
+    void run_step(const Step& step, const float* input);
+    void clear_sinks(const Step& step);
+    void write_sinks(const Step& step, int64_t y, const float* row);
+    void pad_input(const Step& step, const Node& node);
+    void row(const Step& step, int64_t y, float* out, char* scratch, const float* input);
+    void binary_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void float_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void affine_row(const Node& node, int64_t y, float* out);
+    FinishRow finish(const Node& node, int64_t y, int64_t column, float* out) const;
+    void copy_out(float* output) const;
+
+    const Shape& shape(int value) const { return plan_.graph.values[size_t(value)]; }
+    // Memory of a value, or null if it is only needed as bits.
+    float* value(int index) const;
+    template <typename T>
+    T* buffer(int index) const {
+        return workspace_.arena.as<T>(plan_.buffers[size_t(index)].offset);
+    }
+
+    const Plan& plan_;
+    const Kernels& kernels_;
+    Workspace& workspace_;
+    ThreadPool* pool_;
+};
+
+}  // namespace surge

@@ -1,0 +1,272 @@
+#include "graph.hpp"
+
+#include <cmath>
+#include <map>
+
+#include "error.hpp"
+#include "json.hpp"
+
+namespace surge {
+namespace {
+
+// Limits that no real network meets; they keep every product below 2^63.
+constexpr int64_t kLargestSide = 1 << 16;
+constexpr int64_t kMostElements = int64_t(1) << 28;
+constexpr int64_t kLargestKernel = 1 << 10;
+
+const std::map<std::string, Op> kOps = {
+    {"conv2d", Op::Conv},          {"binary_conv2d", Op::BinaryConv}, {"affine", Op::Affine},
+    {"max_pool", Op::MaxPool},     {"avg_pool", Op::AvgPool},         {"flatten", Op::Flatten},
+    {"pad_channels", Op::PadChannels}, {"subsample", Op::Subsample},  {"concat", Op::Concat},
+    {"multiply", Op::Multiply},    {"absolute", Op::Absolute},
+    {"channel_mean", Op::ChannelMean},
+};
+
+class GraphReader {
+   public:
+    explicit GraphReader(const Container& file) : file_(file) {}
+
+    Graph read() {
+        const std::string& text = file_.required("graph");
+        Json json = Json::parse(text.data(), text.size());
+        const Json& input = json.at("input");
+        graph_.input_dims = dims(input.at("shape"));
+        names_[input.at("value").text()] = 0;
+        graph_.values.push_back(shape_of(graph_.input_dims));
+        for (const Json& entry : json.at("nodes").items()) read_node(entry);
+        const Json& output = json.at("output");
+        graph_.output = known(output.at("value").text());
+        graph_.output_dims = dims(output.at("shape"));
+        if (graph_.values[size_t(graph_.output)] != shape_of(graph_.output_dims))
+            fail("the shape of the output is not what the operators make");
+        return std::move(graph_);
+    }
+
+   private:
+    [[noreturn]] void fail(const std::string& why) const {
+        throw Error("damaged graph: " + (where_.empty() ? why : "\"" + where_ + "\": " + why));
+    }
+
+    static std::vector<int64_t> dims(const Json& list) {
+        std::vector<int64_t> sizes;
+        for (const Json& size : list.items()) sizes.push_back(size.integer(1, kMostElements));
+        return sizes;
+    }
+
+    Shape shape_of(const std::vector<int64_t>& d) const {
+        Shape shape;
+        if (d.size() == 3)
+            shape = {d[1], d[2], d[0]};
+        else if (d.size() == 2)
+            shape = {1, d[0], d[1]};
+        else if (d.size() == 1)
+            shape = {1, 1, d[0]};
+        else
+            fail("a shape has " + std::to_string(d.size()) + " dimensions");
+        check(shape);
+        return shape;
+    }
+
+    void check(const Shape& shape) const {
+        if (shape.h < 1 || shape.w < 1 || shape.c < 1 || shape.h > kMostElements ||
+            shape.w > kMostElements / shape.h || shape.c > kMostElements / (shape.h * shape.w))
+            fail("a value is empty or too large");
+    }
+
+    int known(const std::string& name) const {
+        auto found = names_.find(name);
+        // Values must be made before they are read, so a graph has no cycles.
+        if (found == names_.end()) fail("value \"" + name + "\" is read before it is made");
+        return found->second;
+    }
+
+    const Shape& shape(int value) const { return graph_.values[size_t(value)]; }
+
+    void read_node(const Json& entry) {
+        Node node;
+        where_ = node.name = entry.at("name").text();
+        auto op = kOps.find(entry.at("op").text());
+        if (op == kOps.end()) fail("unknown operator \"" + entry.at("op").text() + "\"");
+        node.op = op->second;
+        for (const Json& input : entry.at("inputs").items())
+            node.inputs.push_back(known(input.text()));
+        size_t needed = node.op == Op::Multiply ? 2 : 1;
+        if (node.op == Op::Concat ? node.inputs.empty() : node.inputs.size() != needed)
+            fail("wrong number of inputs");
+        read_window(entry, node.window);
+        Shape result = infer(entry, node);
+        check(result);
+        if (node.has_epilogue()) read_epilogue(entry, node, result);
+        const std::string& name = entry.at("output").text();
+        node.output = int(graph_.values.size());
+        if (!names_.emplace(name, node.output).second) fail("value \"" + name + "\" is made twice");
+        graph_.values.push_back(result);
+        graph_.nodes.push_back(std::move(node));
+        where_.clear();
+    }
+
+    static void read_pair(const Json& entry, const char* key, int64_t low, int64_t high,
+                          int64_t* pair) {
+        const Json* list = entry.find(key);
+        if (!list) return;
+        if (list->items().size() != 2) throw Error("damaged graph: a window needs two numbers");
+        for (size_t axis = 0; axis < 2; ++axis) pair[axis] = list->items()[axis].integer(low, high);
+    }
+
+    static void read_window(const Json& entry, Window& window) {
+        read_pair(entry, "kernel", 1, kLargestSide, window.kernel);
+        read_pair(entry, "stride", 1, kLargestSide, window.stride);
+        read_pair(entry, "padding", 0, kLargestKernel, window.padding);
+        read_pair(entry, "dilation", 1, kLargestKernel, window.dilation);
+    }
+
+    Shape windowed(const Node& node, int64_t channels) const {
+        const Shape& in = shape(node.inputs[0]);
+        Shape out = {node.window.result(0, in.h), node.window.result(1, in.w), channels};
+        if (out.h < 1 || out.w < 1) fail("the window is larger than the image");
+        // The engine keeps padded copies of inputs.
+        check({in.h + 2 * node.window.padding[0], in.w + 2 * node.window.padding[1], in.c});
+        return out;
+    }
+
+    Shape infer(const Json& entry, Node& node) {
+        const Shape& in = shape(node.inputs[0]);
+        switch (node.op) {
+            case Op::Conv:
+            case Op::BinaryConv: return infer_convolution(entry, node);
+            case Op::MaxPool: return infer_max_pool(node);
+            case Op::AvgPool:
+                if (const Json* divisor = entry.find("divisor"))
+                    node.divisor = divisor->integer(1, kMostElements);
+                return windowed(node, in.c);
+            case Op::Subsample: return windowed(node, in.c);
+            case Op::PadChannels: {
+                node.before = entry.at("before").integer(0, kMostElements);
+                int64_t after = entry.at("after").integer(0, kMostElements);
+                return {in.h, in.w, in.c + node.before + after};
+            }
+            case Op::Flatten: return {1, 1, in.elements()};
+            case Op::Concat: return infer_concat(node);
+            case Op::Multiply: return infer_multiply(node);
+            case Op::ChannelMean: return {in.h, in.w, 1};
+            case Op::Affine:
+            case Op::Absolute: return in;
+        }
+        return in;
+    }
+
+    Shape infer_convolution(const Json& entry, Node& node) {
+        const Shape& in = shape(node.inputs[0]);
+        int64_t channels = entry.at("channels").integer(1, kMostElements);
+        node.groups = entry.at("groups").integer(1, kMostElements);
+        if (in.c % node.groups || channels % node.groups) fail("groups do not divide the channels");
+        node.weight = entry.at("weight").text();
+        const Tensor& weight = file_.tensor(node.weight);
+        int64_t taps = node.window.taps(), depth = in.c / node.groups;
+        bool binary = node.op == Op::BinaryConv;
+        if (binary != (weight.dtype == Dtype::U8)) fail("its weight has the wrong type");
+        // The first two factors are below 2^60 by their limits; the others are checked by division.
+        int64_t most = int64_t(1) << 40;
+        if (depth > most / channels || taps > most / (channels * depth)) fail("too many weights");
+        int64_t count = channels * depth * taps;
+        if (weight.elements != (binary ? (count + 7) / 8 : count)) fail("wrong number of weights");
+        if (binary && entry.find("shift"))
+            node.shift = vector(entry.at("shift").text(), in.c);
+        return windowed(node, channels);
+    }
+
+    Shape infer_max_pool(const Node& node) const {
+        for (int axis = 0; axis < 2; ++axis)
+            // Then every window has at least one tap inside the image.
+            if (2 * node.window.padding[axis] > node.window.kernel[axis] ||
+                (node.window.dilation[axis] > 1 && node.window.padding[axis] > 0))
+                fail("padding of a maximum pool is too large");
+        return windowed(node, shape(node.inputs[0]).c);
+    }
+
+    Shape infer_concat(const Node& node) const {
+        Shape out = shape(node.inputs[0]);
+        out.c = 0;
+        for (int input : node.inputs) {
+            if (shape(input).h != out.h || shape(input).w != out.w) fail("sizes differ");
+            out.c += shape(input).c;
+            check(out);
+        }
+        return out;
+    }
+
+    Shape infer_multiply(const Node& node) const {
+        const Shape& a = shape(node.inputs[0]);
+        const Shape& b = shape(node.inputs[1]);
+        if (a.h != b.h || a.w != b.w || (b.c != a.c && b.c != 1)) fail("sizes differ");
+        return a;
+    }
+
+    // One value per channel; a single stored value serves all.
+    std::vector<float> vector(const std::string& name, int64_t channels) const {
+        std::vector<float> values = file_.floats(name);
+        if (values.size() == 1) values.assign(size_t(channels), values[0]);
+        if (int64_t(values.size()) != channels)
+            fail("tensor \"" + name + "\" does not have one value per channel");
+        return values;
+    }
+
+    std::vector<float> vector_or(const Json& entry, const char* key, int64_t channels,
+                                 float missing) const {
+        const Json* name = entry.find(key);
+        if (!name) return std::vector<float>(size_t(channels), missing);
+        return vector(name->text(), channels);
+    }
+
+    void read_epilogue(const Json& entry, Node& node, const Shape& result) {
+        node.scale = vector_or(entry, "scale", result.c, 1.0f);
+        node.bias = vector_or(entry, "bias", result.c, 0.0f);
+        if (const Json* residual = entry.find("residual")) {
+            node.residual = known(residual->text());
+            if (shape(node.residual) != result) fail("its residual has another shape");
+        }
+        if (const Json* activation = entry.find("activation"))
+            read_activation(*activation, node.activation, result.c);
+    }
+
+    void read_activation(const Json& entry, Activation& activation, int64_t channels) {
+        const std::string& kind = entry.at("kind").text();
+        if (kind == "relu") {
+            activation.kind = ActivationKind::Relu;
+        } else if (kind == "sign") {
+            activation.kind = ActivationKind::Sign;
+        } else if (kind == "clamp") {
+            activation.kind = ActivationKind::Clamp;
+            activation.low = float(entry.at("low").number());
+            activation.high = float(entry.at("high").number());
+            if (!(activation.low <= activation.high)) fail("clamp has its limits in wrong order");
+        } else if (kind == "prelu" || kind == "rprelu") {
+            bool shifted = kind == "rprelu";
+            activation.kind = shifted ? ActivationKind::Rprelu : ActivationKind::Prelu;
+            activation.slope = vector(entry.at("slope").text(), channels);
+            if (shifted) {
+                activation.shift_in = vector(entry.at("shift_in").text(), channels);
+                activation.shift_out = vector(entry.at("shift_out").text(), channels);
+            }
+        } else {
+            fail("unknown activation \"" + kind + "\"");
+        }
+    }
+
+    const Container& file_;
+    Graph graph_;
+    std::map<std::string, int> names_;
+    std::string where_;
+};
+
+}  // namespace
+
+int64_t Window::result(int axis, int64_t size) const {
+    int64_t span = dilation[axis] * (kernel[axis] - 1) + 1;
+    int64_t room = size + 2 * padding[axis] - span;
+    return room < 0 ? 0 : room / stride[axis] + 1;
+}
+
+Graph read_graph(const Container& file) { return GraphReader(file).read(); }
+
+}  // namespace surge

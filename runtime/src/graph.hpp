@@ -1,0 +1,80 @@
+// The network as the file describes it: checked, with all shapes known, nothing repacked yet.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "container.hpp"
+
+namespace surge {
+
+// One sample of a value: rows, columns, channels (NHWC). Vectors have one row and one column.
+struct Shape {
+    int64_t h = 1, w = 1, c = 1;
+    int64_t elements() const { return h * w * c; }
+    bool operator==(const Shape& o) const { return h == o.h && w == o.w && c == o.c; }
+    bool operator!=(const Shape& o) const { return !(*this == o); }
+};
+
+enum class Op {
+    Conv,
+    BinaryConv,
+    Affine,
+    MaxPool,
+    AvgPool,
+    PadChannels,
+    Subsample,
+    Flatten,
+    Concat,
+    Multiply,
+    Absolute,
+    ChannelMean,
+};
+
+enum class ActivationKind { None, Relu, Clamp, Sign, Prelu, Rprelu };
+
+struct Activation {
+    ActivationKind kind = ActivationKind::None;
+    float low = 0, high = 0;
+    std::vector<float> slope, shift_in, shift_out;  // one value per channel
+};
+
+// How an operator walks over rows and columns.
+struct Window {
+    int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+    // Size of the result along an axis, or 0 if the window does not fit.
+    int64_t result(int axis, int64_t size) const;
+    int64_t taps() const { return kernel[0] * kernel[1]; }
+};
+
+struct Node {
+    Op op = Op::Affine;
+    std::string name;
+    std::vector<int> inputs;  // indices of values
+    int output = -1;
+    int residual = -1;
+    Window window;
+    int64_t groups = 1;
+    int64_t divisor = 0;      // of an average; 0: the number of taps inside the image
+    int64_t before = 0;       // zero channels in front
+    std::string weight;       // name of a tensor
+    std::vector<float> shift; // added before the sign; empty: none
+    std::vector<float> scale, bias;
+    Activation activation;
+
+    bool has_epilogue() const {
+        return op == Op::Conv || op == Op::BinaryConv || op == Op::Affine;
+    }
+};
+
+struct Graph {
+    std::vector<Shape> values;  // value 0 is the input
+    std::vector<Node> nodes;    // in running order
+    int output = 0;
+    std::vector<int64_t> input_dims, output_dims;  // of one sample, in torch's order
+};
+
+Graph read_graph(const Container& file);
+
+}  // namespace surge

@@ -1,0 +1,58 @@
+// How a graph is run: one step per operator, and where every value lives in one block of memory.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "graph.hpp"
+#include "weights.hpp"
+
+namespace surge {
+
+// A piece of the arena; two pieces may share bytes if they are never needed at the same time.
+struct Buffer {
+    size_t bytes = 0;
+    size_t offset = 0;
+    int first = 0, last = 0;  // steps between which it is needed
+};
+
+// The signs of a value as bits, with a border of zeros, as a binary convolution reads them. The
+// step that makes the value writes them, row by row, while the row is still in the cache.
+struct SignSink {
+    int value = 0;
+    int buffer = 0;
+    int64_t padding[2] = {0, 0};
+    int64_t groups = 1, channels = 0, words = 0;
+    int64_t columns = 0;  // of a padded row
+    std::vector<float> shift;
+
+    int64_t pixel_words() const { return groups * words; }
+    int64_t row_words() const { return columns * pixel_words(); }
+};
+
+struct Step {
+    int node = -1;    // -1: bring the input into the engine's order
+    int output = 0;   // value
+    int padded = -1;  // buffer of the input with zeros around it (real convolutions)
+    int signs = -1;   // sink that a binary convolution reads
+    std::vector<int> sinks;        // that this step writes
+    std::vector<int32_t> offsets;  // of the words or taps of a filter
+    int64_t chunk = 0;             // pixels per kernel call
+    BinaryFilters binary;
+    FloatFilters real;
+};
+
+struct Plan {
+    Graph graph;
+    std::vector<Step> steps;
+    std::vector<Buffer> buffers;
+    std::vector<SignSink> sinks;
+    std::vector<int> value_buffer;  // -1: the value is only needed as bits
+    size_t arena_bytes = 0;
+    size_t scratch_bytes = 0;  // of one thread: kernel results and one row
+    size_t row_offset = 0;     // of that row in the scratch memory
+};
+
+Plan make_plan(const Container& file);
+
+}  // namespace surge

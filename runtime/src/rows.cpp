@@ -1,0 +1,108 @@
+#include "rows.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace surge {
+namespace {
+
+const float* pixel(const RowSource& in, int64_t y, int64_t x) {
+    return in.data + (y * in.shape.w + x) * in.shape.c;
+}
+
+// Calls visit(source pixel) for every tap of a window that lies inside the image, rows first.
+template <typename Visit>
+int64_t visit_taps(const Window& window, const RowSource& in, int64_t y, int64_t x, Visit visit) {
+    int64_t inside = 0;
+    for (int64_t ky = 0; ky < window.kernel[0]; ++ky) {
+        int64_t row = y * window.stride[0] - window.padding[0] + ky * window.dilation[0];
+        if (row < 0 || row >= in.shape.h) continue;
+        for (int64_t kx = 0; kx < window.kernel[1]; ++kx) {
+            int64_t column = x * window.stride[1] - window.padding[1] + kx * window.dilation[1];
+            if (column < 0 || column >= in.shape.w) continue;
+            visit(pixel(in, row, column));
+            ++inside;
+        }
+    }
+    return inside;
+}
+
+}  // namespace
+
+void input_row(const float* input, const Shape& shape, int64_t y, float* out) {
+    const float* plane = input + y * shape.w;
+    for (int64_t c = 0; c < shape.c; ++c, plane += shape.h * shape.w)
+        for (int64_t x = 0; x < shape.w; ++x) out[x * shape.c + c] = plane[x];
+}
+
+void max_pool_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out) {
+    int64_t channels = in.shape.c;
+    for (int64_t x = 0; x < columns; ++x, out += channels) {
+        std::fill(out, out + channels, -std::numeric_limits<float>::infinity());
+        visit_taps(node.window, in, y, x, [&](const float* tap) {
+            for (int64_t c = 0; c < channels; ++c) out[c] = tap[c] > out[c] ? tap[c] : out[c];
+        });
+    }
+}
+
+void avg_pool_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out) {
+    int64_t channels = in.shape.c;
+    for (int64_t x = 0; x < columns; ++x, out += channels) {
+        std::fill(out, out + channels, 0.0f);
+        int64_t inside = visit_taps(node.window, in, y, x, [&](const float* tap) {
+            for (int64_t c = 0; c < channels; ++c) out[c] += tap[c];
+        });
+        float divisor = float(node.divisor ? node.divisor : inside);
+        for (int64_t c = 0; c < channels; ++c) out[c] /= divisor;
+    }
+}
+
+void pad_channels_row(const Node& node, const RowSource& in, int64_t y, int64_t channels,
+                      float* out) {
+    for (int64_t x = 0; x < in.shape.w; ++x, out += channels) {
+        std::fill(out, out + channels, 0.0f);
+        std::copy_n(pixel(in, y, x), in.shape.c, out + node.before);
+    }
+}
+
+void subsample_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out) {
+    for (int64_t x = 0; x < columns; ++x, out += in.shape.c)
+        std::copy_n(pixel(in, y * node.window.stride[0], x * node.window.stride[1]), in.shape.c,
+                    out);
+}
+
+void flatten_all(const RowSource& in, float* out) {
+    int64_t pixels = in.shape.h * in.shape.w, channels = in.shape.c;
+    for (int64_t c = 0; c < channels; ++c)
+        for (int64_t p = 0; p < pixels; ++p) *out++ = in.data[p * channels + c];
+}
+
+void concat_row(const RowSource& in, int64_t y, int64_t first, int64_t channels, float* out) {
+    for (int64_t x = 0; x < in.shape.w; ++x)
+        std::copy_n(pixel(in, y, x), in.shape.c, out + x * channels + first);
+}
+
+void multiply_row(const RowSource& a, const RowSource& b, int64_t y, float* out) {
+    for (int64_t x = 0; x < a.shape.w; ++x) {
+        const float *left = pixel(a, y, x), *right = pixel(b, y, x);
+        for (int64_t c = 0; c < a.shape.c; ++c)
+            *out++ = left[c] * right[b.shape.c == 1 ? 0 : c];
+    }
+}
+
+void absolute_row(const RowSource& in, int64_t y, float* out) {
+    const float* row = pixel(in, y, 0);
+    for (int64_t i = 0; i < in.shape.w * in.shape.c; ++i) out[i] = std::fabs(row[i]);
+}
+
+void channel_mean_row(const RowSource& in, int64_t y, float* out) {
+    for (int64_t x = 0; x < in.shape.w; ++x) {
+        const float* values = pixel(in, y, x);
+        float sum = 0.0f;
+        for (int64_t c = 0; c < in.shape.c; ++c) sum += values[c];
+        out[x] = sum / float(in.shape.c);
+    }
+}
+
+}  // namespace surge

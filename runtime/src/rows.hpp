@@ -1,0 +1,28 @@
+// Operators that only move, compare or add values: one output row each, the same in all tiers.
+#pragma once
+
+#include "graph.hpp"
+
+namespace surge {
+
+struct RowSource {
+    const float* data;
+    Shape shape;
+};
+
+// In torch's order (channels first) to a row of the engine's.
+void input_row(const float* input, const Shape& shape, int64_t y, float* out);
+void max_pool_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out);
+void avg_pool_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out);
+void pad_channels_row(const Node& node, const RowSource& in, int64_t y, int64_t channels,
+                      float* out);
+void subsample_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out);
+// All values as one vector, in torch's order.
+void flatten_all(const RowSource& in, float* out);
+// One of several inputs into its channels of the row.
+void concat_row(const RowSource& in, int64_t y, int64_t first, int64_t channels, float* out);
+void multiply_row(const RowSource& a, const RowSource& b, int64_t y, float* out);
+void absolute_row(const RowSource& in, int64_t y, float* out);
+void channel_mean_row(const RowSource& in, int64_t y, float* out);
+
+}  // namespace surge

@@ -1,0 +1,126 @@
+#include "weights.hpp"
+
+#include <algorithm>
+
+#include "error.hpp"
+#include "kernels.hpp"
+
+namespace surge {
+namespace {
+
+constexpr int64_t kMostWords = int64_t(1) << 27;  // 1 GiB of repacked weights per layer
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// a * b, or an error if it is beyond any real layer.
+int64_t bounded(int64_t a, int64_t b, const Node& node) {
+    if (b != 0 && a > kMostWords / b) throw Error("\"" + node.name + "\" is too large to run");
+    return a * b;
+}
+
+// Bits of each tap of each filter that are 1, for the border correction.
+std::vector<int32_t> ones_per_tap(const Tensor& weight, int64_t channels, int64_t taps,
+                                  int64_t depth) {
+    std::vector<int32_t> ones(size_t(channels * taps));
+    int64_t bit = 0;
+    for (size_t i = 0; i < ones.size(); ++i)
+        for (int64_t c = 0; c < depth; ++c, ++bit) ones[i] += weight.data[bit / 8] >> bit % 8 & 1;
+    return ones;
+}
+
+void fill_base(BinaryFilters& filters, const Node& node, const std::vector<int32_t>& ones,
+               int64_t depth, int64_t channels) {
+    int64_t taps = node.window.taps(), columns = node.window.kernel[1];
+    int64_t padded = filters.blocks * kBinaryLanes, per_group = channels / node.groups;
+    int32_t* base = filters.base.as<int32_t>();
+    for (auto row : filters.rows.taps)
+        for (auto column : filters.columns.taps) {
+            int64_t inside = (row.second - row.first) * (column.second - column.first);
+            for (int64_t f = 0; f < channels; ++f) {
+                int64_t correction = 0;
+                for (int64_t t = 0; t < taps; ++t) {
+                    int64_t y = t / columns, x = t % columns;
+                    bool valid = y >= row.first && y < row.second && x >= column.first &&
+                                 x < column.second;
+                    if (!valid) correction += ones[size_t(f * taps + t)];
+                }
+                base[f / per_group * padded + f % per_group] =
+                    int32_t(depth * inside + 2 * correction);
+            }
+            base += filters.base_pitch;
+        }
+}
+
+}  // namespace
+
+BorderClasses border_classes(const Window& window, int axis, int64_t size, int64_t positions) {
+    BorderClasses classes;
+    for (int64_t at = 0; at < positions; ++at) {
+        int64_t start = at * window.stride[axis] - window.padding[axis];
+        int64_t step = window.dilation[axis], count = window.kernel[axis];
+        int64_t first = std::min(count, start < 0 ? ceil_div(-start, step) : 0);
+        int64_t end = start >= size ? 0 : std::min(count, ceil_div(size - start, step));
+        std::pair<int64_t, int64_t> taps(first, std::max(first, end));
+        auto known = std::find(classes.taps.begin(), classes.taps.end(), taps);
+        classes.of_position.push_back(int32_t(known - classes.taps.begin()));
+        if (known == classes.taps.end()) classes.taps.push_back(taps);
+    }
+    return classes;
+}
+
+BinaryFilters make_binary(const Container& file, const Node& node, const Shape& in,
+                          const Shape& out) {
+    const Tensor& source = file.tensor(node.weight);
+    int64_t taps = node.window.taps(), depth = in.c / node.groups;
+    int64_t per_group = out.c / node.groups, group_words = ceil_div(depth, 64);
+    BinaryFilters filters;
+    filters.words = bounded(taps, group_words, node);
+    filters.blocks = ceil_div(per_group, kBinaryLanes);
+    int64_t padded = filters.blocks * kBinaryLanes;
+    bounded(depth, taps * 8, node);  // so that every count fits into 32 bits
+    int64_t total = bounded(bounded(node.groups * padded, filters.words, node), 1, node);
+    filters.weights = AlignedMemory(size_t(total) * 8);
+    uint64_t* words = filters.weights.as<uint64_t>();
+    int64_t bit = 0;
+    for (int64_t f = 0; f < out.c; ++f) {
+        int64_t group = f / per_group, lane = f % per_group;
+        uint64_t* filter = words + group * padded * filters.words +
+                           lane / kBinaryLanes * filters.words * kBinaryLanes + lane % kBinaryLanes;
+        for (int64_t t = 0; t < taps; ++t)
+            for (int64_t c = 0; c < depth; ++c, ++bit) {
+                uint64_t value = source.data[bit / 8] >> bit % 8 & 1;
+                filter[(t * group_words + c / 64) * kBinaryLanes] |= value << c % 64;
+            }
+    }
+    filters.rows = border_classes(node.window, 0, in.h, out.h);
+    filters.columns = border_classes(node.window, 1, in.w, out.w);
+    filters.base_pitch = node.groups * padded;
+    int64_t classes = int64_t(filters.rows.taps.size() * filters.columns.taps.size());
+    bounded(bounded(classes, filters.base_pitch, node), taps, node);
+    filters.base = AlignedMemory(size_t(classes * filters.base_pitch) * 4);
+    fill_base(filters, node, ones_per_tap(source, out.c, taps, depth), depth, out.c);
+    return filters;
+}
+
+FloatFilters make_float(const Container& file, const Node& node, const Shape& in,
+                        const Shape& out) {
+    std::vector<float> source = file.floats(node.weight);
+    int64_t per_group = out.c / node.groups;
+    FloatFilters filters;
+    filters.depth = node.window.taps() * (in.c / node.groups);
+    filters.blocks = ceil_div(per_group, kFloatLanes);
+    int64_t padded = filters.blocks * kFloatLanes;
+    int64_t total = bounded(bounded(node.groups, padded, node), filters.depth, node);
+    filters.weights = AlignedMemory(size_t(total) * 4);
+    float* weights = filters.weights.as<float>();
+    for (int64_t f = 0; f < out.c; ++f) {
+        int64_t group = f / per_group, lane = f % per_group;
+        float* filter = weights + group * padded * filters.depth +
+                        lane / kFloatLanes * filters.depth * kFloatLanes + lane % kFloatLanes;
+        for (int64_t k = 0; k < filters.depth; ++k)
+            filter[k * kFloatLanes] = source[size_t(f * filters.depth + k)];
+    }
+    return filters;
+}
+
+}  // namespace surge

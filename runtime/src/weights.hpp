@@ -1,0 +1,51 @@
+// Weights in the order the kernels read them. The file has them without gaps; here filters stand
+// side by side in blocks, and channels of bits are padded to whole words.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "container.hpp"
+#include "graph.hpp"
+#include "memory.hpp"
+
+namespace surge {
+
+// Which taps of a window lie inside the image, along one axis. Output positions with the same
+// taps share a class; there are few, whatever the size of the image.
+struct BorderClasses {
+    std::vector<int32_t> of_position;
+    std::vector<std::pair<int64_t, int64_t>> taps;  // first and one past the last, by class
+};
+
+BorderClasses border_classes(const Window& window, int axis, int64_t size, int64_t positions);
+
+struct BinaryFilters {
+    int64_t words = 0;         // of a filter: taps * words of a group's channels
+    int64_t blocks = 0;        // of a group
+    AlignedMemory weights;     // [groups][blocks][words][kBinaryLanes]
+    BorderClasses rows, columns;
+    // dot = base - 2 * count. Beyond the border the input bits are 0: what they add to the count is
+    // known, and base takes it back, so zero padding is exact.
+    AlignedMemory base;        // int32 [row class][column class][groups][blocks * kBinaryLanes]
+    int64_t base_pitch = 0;
+
+    const uint64_t* group(int64_t g) const {
+        return weights.as<uint64_t>() + g * blocks * words * 8;
+    }
+};
+
+struct FloatFilters {
+    int64_t depth = 0;     // taps * channels of a group
+    int64_t blocks = 0;
+    AlignedMemory weights;  // [groups][blocks][depth][kFloatLanes]
+
+    const float* group(int64_t g) const { return weights.as<float>() + g * blocks * depth * 16; }
+};
+
+BinaryFilters make_binary(const Container& file, const Node& node, const Shape& in,
+                          const Shape& out);
+FloatFilters make_float(const Container& file, const Node& node, const Shape& in,
+                        const Shape& out);
+
+}  // namespace surge

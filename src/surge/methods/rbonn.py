@@ -1,0 +1,119 @@
+"""RBONN: weight and scale are optimised together, and sparse filters are taken back a step."""
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from surge.errors import ConfigError
+from surge.functional import operator, sign, widened
+from surge.method import Geometry, per_filter, register_method
+from surge.methods.reactnet import ReActNet
+
+UNIT = 0.02
+"""Magnitude of a binary weight whose scale is 1."""
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    weight, scale = ctx.saved_tensors
+    return grad * scale, (grad * weight).sum(dim=per_filter(grad), keepdim=True)
+
+
+@operator("bilinear_weight", backward=_backward, setup=_setup)
+def bilinear_weight(weight: Tensor, scale: Tensor) -> Tensor:
+    """Return ``0.02 scale sign(weight)``; gradients are those of ``scale * weight``."""
+    return UNIT * scale * sign(weight)
+
+
+@register_method("rbonn", bits=(1, 1), reference="Xu et al., ECCV 2022, arXiv:2209.01542")
+class RBONN(ReActNet):
+    """RBONN (Xu et al. 2022): recurrent bilinear optimisation; g is the gradient at w_b.
+
+    Weights   v = w - u I G, G the gradient that w had in the step before, while training; u is
+              learnable per filter, from 0.2; I = 1 for the 40 % of filters with the smallest a
+              w_b = 0.02 a sign(v), a = abs(scale), learnable per filter, from N(0, 1)
+              gradient a g to v (no clip), so also to w and u; sum of g v per filter to a
+    Inputs    as ReActNet: z = x + shift per channel, x_b = sign(z); gradient max(0, 2 - 2 abs(z))
+    Loss      p/2 sum((v - 0.02 a sign(v))^2) with sign(v) constant, p = ``penalty`` = 1e-4
+    Schedule  the loss starts with the first announced epoch. u learns at 0.1 of the learning rate
+              and without decay (``lr_factors``), which the optimizer's builder has to see to.
+    Paper vs here: the authors add the loss's gradient inside the backward; as a loss it keeps its
+    weight under gradient accumulation and loss scaling. Their code compares argsort's indices with
+    the threshold, which picks other filters than the smallest: ``rank_filters=False``. G is kept in
+    the state instead of w.grad, so it survives zero_grad, checkpoints and replicas.
+    """
+
+    lr_factors: ClassVar[dict[str, float]] = {"recurrence": 0.1}
+    """Learning rate of a parameter, as a multiple of the network's."""
+    dropped = ("recurrence", "last_gradient", "active_penalty")
+
+    last_gradient: Tensor
+    active_penalty: Tensor
+    bilinear_loss: Tensor | None = None
+
+    def __init__(
+        self,
+        geometry: Geometry,
+        weight: Tensor,
+        *,
+        penalty: float = 1e-4,
+        threshold: float = 0.6,
+        rank_filters: bool = True,
+    ) -> None:
+        """Draw the scales; there is no last gradient yet."""
+        super().__init__(geometry, weight)
+        if not (penalty >= 0 and 0 <= threshold <= 1):
+            raise ConfigError(
+                f"penalty={penalty}, threshold={threshold}: need penalty >= 0 and "
+                "0 <= threshold <= 1."
+            )
+        self.penalty, self.rank_filters = penalty, rank_filters
+        self.backtracked = int(geometry.out_features * (1 - threshold))
+        self.scale = nn.Parameter(torch.randn(geometry.out_features))
+        self.recurrence = nn.Parameter(torch.full((geometry.out_features,), 0.2))
+        self.register_buffer("last_gradient", torch.zeros_like(weight))
+        self.register_buffer("active_penalty", torch.zeros(()))
+
+    def chosen(self, magnitude: Tensor) -> Tensor:
+        """Return I, one number per filter."""
+        order = magnitude.detach().argsort(stable=True)
+        places = order.argsort() if self.rank_filters else order
+        return (places < self.backtracked).to(magnitude.dtype)
+
+    def binarize_weight(self, weight: Tensor) -> Tensor:
+        """Take sparse filters back a step while training, then sign times scale."""
+        magnitude = self.scale.abs()
+        scale = self.geometry.along_weight(magnitude).to(weight.dtype)
+        if self.training:
+            step = self.geometry.along_weight(self.recurrence * self.chosen(magnitude))
+            weight = weight - step.to(weight.dtype) * self.last_gradient
+            missing = weight - UNIT * scale * sign(weight)
+            self.bilinear_loss = self.active_penalty / 2 * widened(missing).square().sum()
+        return bilinear_weight(weight, scale)
+
+    def extra_loss(self) -> Tensor | None:
+        """Return the bilinear loss of the last forward."""
+        return self.bilinear_loss if self.training else None
+
+    def on_epoch(self, epoch: int, epochs: int) -> None:
+        """Switch the loss on."""
+        self.active_penalty.fill_(self.penalty)
+
+    @torch.no_grad()
+    def on_step(self, weight: nn.Parameter) -> None:
+        """Keep the gradient for the next forward, unless it overflowed."""
+        if weight.grad is not None:
+            finite = weight.grad.isfinite().all()
+            self.last_gradient.copy_(torch.where(finite, weight.grad, self.last_gradient))
+
+    def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the signs of the latent weight itself, in training too."""
+        return sign(weight), UNIT * self.scale.detach().abs()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the loss out of copies: it belongs to one forward's graph."""
+        return {**self.__dict__, "bilinear_loss": None}

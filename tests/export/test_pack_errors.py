@@ -1,0 +1,128 @@
+"""What cannot be packed is refused by name, and nothing is written."""
+
+import pytest
+import torch
+from torch import nn
+
+import surge
+from surge.errors import ExportError, MissingDependencyError
+from surge.export import load_packed, pack
+from tests.nets import cnn, mlp
+
+
+class Applies(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def refusal(model, x, path):
+    with pytest.raises(ExportError) as caught:
+        pack(model, x, path)
+    assert not path.exists()
+    return str(caught.value)
+
+
+IMAGES = torch.zeros(1, 4, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (torch.sin, "aten.sin.default"),
+        (lambda x: x @ x.transpose(2, 3), "has no operator in the packed format"),
+        (lambda x: nn.functional.pad(x, (1, 1, 1, 1)), "pads dimensions other than the channels"),
+        (lambda x: x[:, :, 1:], "every n-th row or column"),
+        (lambda x: x.reshape(x.shape[0], 4, 36), "reshapes"),
+        (lambda x: x - x, "plain sum"),
+        (lambda x: torch.cat([x, x], 2), "another dimension than the channels"),
+        (lambda x: x.mean(1), "averages dimensions"),
+        (lambda x: x.clamp(min=0), "one side only"),
+        (lambda x: nn.functional.max_pool2d(x, 4, 3, ceil_mode=True), "over the edge"),
+        (lambda x: nn.functional.max_pool2d(x, 3, 1, 1, 2), "both dilation and padding"),
+        (lambda x: nn.functional.adaptive_avg_pool2d(x, 4), "different sizes"),
+        (lambda x: x + torch.arange(6.0), "not per channel"),
+        (lambda x: (x, x), "returns 2 values"),
+        (lambda x: torch.ones(2, 3), "does not depend on its input"),
+    ],
+)
+def test_unknown_operator_is_named_with_its_module(tmp_path, function, words):
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), Applies(function))
+    message = refusal(model, IMAGES, tmp_path / "m.surge")
+    assert words in message
+    if "aten." in message:
+        assert 'in module "1"' in message
+
+
+def test_compensated_model_must_be_stripped(tmp_path):
+    net = cnn("recu")
+    surge.compensate_(net)
+    assert "surge.strip_(model)" in refusal(net, torch.zeros(1, 2, 6, 6), tmp_path / "m.surge")
+    surge.strip_(net)
+    pack(net, torch.zeros(1, 2, 6, 6), tmp_path / "m.surge")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"weight_bits": 4, "input_bits": 1}, "weights other than +-1"),
+        ({"weight_bits": 1, "input_bits": 4}, "does not take +-1 as inputs"),
+        ({"unit_inputs": True}, "does not take +-1 as inputs"),
+    ],
+)
+def test_few_bit_layers_are_refused_by_name(tmp_path, options, words):
+    layer = surge.BinaryConv2d(4, 4, 3, method="dorefa", method_options=options)
+    message = refusal(nn.Sequential(layer), IMAGES, tmp_path / "m.surge")
+    assert words in message and '"0" (BinaryConv2d' in message
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [surge.BinaryConv1d(4, 4, 3), surge.BinaryEmbedding(4, 4)],
+    ids=["conv1d", "embedding"],
+)
+def test_layers_without_an_operator_are_refused(tmp_path, layer):
+    words = refusal(nn.Sequential(layer), torch.zeros(1, 4, 6), tmp_path / "m.surge")
+    assert "no operator in the packed format yet" in words
+
+
+def test_control_flow_on_values_is_refused(tmp_path):
+    model = Applies(lambda x: x if x.sum() > 0 else -x)
+    assert "torch.export cannot trace" in refusal(model, IMAGES, tmp_path / "m.surge")
+
+
+@pytest.mark.parametrize("example", [torch.zeros(4), torch.zeros(2, 4, dtype=torch.long), "x"])
+def test_example_must_be_a_batch_of_numbers(tmp_path, example):
+    assert "example_input" in refusal(nn.Linear(4, 4), example, tmp_path / "m.surge")
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path):
+    layer = nn.Linear(4, 4)
+    layer.weight.data[0, 0] = float("nan")
+    assert "not finite" in refusal(layer, torch.zeros(1, 4), tmp_path / "m.surge")
+    layer.weight.data[0, 0] = 1e6
+    assert 'use rest="fp32"' in refusal(layer, torch.zeros(1, 4), tmp_path / "m.surge")
+
+
+def test_failed_trace_leaves_the_layers_as_they_were(tmp_path):
+    net = mlp("recu")
+    x = torch.randn(2, 6)
+    before = net.eval()(x)
+    refusal(nn.Sequential(net, Applies(torch.sin)), x, tmp_path / "m.surge")
+    assert torch.equal(net(x), before)
+
+
+def test_load_packed_without_the_engine_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "surge_runtime", None)
+    with pytest.raises(MissingDependencyError, match="pip install surge-runtime"):
+        load_packed("m.surge")
+
+
+def test_load_packed_returns_a_callable_model(engine, tmp_path):
+    model, x = nn.Linear(4, 3), torch.randn(2, 4)
+    pack(model, x, tmp_path / "m.surge", rest="fp32")
+    loaded = load_packed(tmp_path / "m.surge", threads=2)
+    torch.testing.assert_close(torch.from_numpy(loaded(x.numpy())), model(x).detach())

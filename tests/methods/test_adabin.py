@@ -1,0 +1,190 @@
+"""AdaBin's formulas (Tu et al., ECCV 2022) in NumPy."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import surge
+from surge.errors import ConfigError
+from surge.layers import BinaryConv2d, BinaryEmbedding, BinaryLinear
+from surge.recipes import get_recipe
+from tests.methods.reference import (
+    CASES,
+    close,
+    compute,
+    make,
+    operator_of,
+    per_filter_mean,
+    run,
+    sign,
+    triangle,
+)
+
+
+def schedule(epoch, epochs):
+    t = 0.1 * 100 ** (epoch / epochs)
+    return max(1 / t, 1), t
+
+
+def sets(w):
+    centre = per_filter_mean(w)
+    return centre, np.sqrt(per_filter_mean((w - centre) ** 2))
+
+
+def weight_rule(k, t):
+    def rule(w):
+        centre, distance = sets(w)
+        v = (w - centre) / distance
+        slope = k * t * (1 - np.tanh(t * v) ** 2)
+
+        def back(g):
+            n = w[0].size
+            total, by_bit = n * per_filter_mean(g), n * per_filter_mean(g * sign(v))
+            inner = g * slope  # dL/dv, over the distance: it multiplies sign and divides again
+            to_distance = by_bit - n * per_filter_mean(inner * v)
+            to_centre = total - n * per_filter_mean(inner)
+            # distance depends on w through (w - centre) / (n distance); the centre's part is zero.
+            return inner + to_centre / n + to_distance * v / n
+
+        return centre + distance * sign(v), back
+
+    return rule
+
+
+class Inputs:
+    """The input rule; keeps the gradients of centre and distance."""
+
+    def __init__(self, centre, distance):
+        self.centre, self.distance = centre, distance
+        self.grads = None
+
+    def __call__(self, x):
+        z = (x - self.centre) / self.distance
+
+        def back(g):
+            to_centre = (g * (1 - triangle(z))).sum()
+            to_distance = (g * (sign(z) - z * triangle(z))).sum()
+            self.grads = to_centre, to_distance
+            return g * triangle(z)
+
+        return self.centre + self.distance * sign(z), back
+
+
+@pytest.mark.parametrize("epoch", [0, 37, 99])
+@pytest.mark.parametrize("case", CASES)
+def test_adabin_equals_numpy(case, epoch):
+    layer, x = make(case, "adabin")
+    layer.method.on_epoch(epoch, 100)
+    with torch.no_grad():
+        layer.method.input_centre.fill_(0.25)
+        layer.method.input_distance.fill_(1.5)
+    of_input = Inputs(0.25, 1.5)
+    y, input_grad, grad = run(layer, x)
+    expected = compute(
+        layer,
+        x.numpy(),
+        grad.numpy(),
+        weight_rule=weight_rule(layer.method.k.item(), layer.method.t.item()),
+        input_rule=of_input,
+    )
+    close(y, expected.output)
+    close(layer.weight.grad, expected.weight_grad, 1e-9)
+    close(input_grad, expected.input_grad)
+    close(layer.method.input_centre.grad, of_input.grads[0])
+    close(layer.method.input_distance.grad, of_input.grads[1])
+
+
+def test_adabin_starts_from_plain_sign_of_the_inputs():
+    layer, x = make("conv", "adabin")
+    assert torch.equal(layer.method.prepare_input(x), x)
+    assert torch.equal(layer.method.binarize(x), torch.where(x >= 0, 1.0, -1.0).double())
+
+
+@pytest.mark.parametrize(("epoch", "k", "t"), [(0, 10, 0.1), (200, 1, 1), (300, 1, 10**0.5)])
+def test_adabin_schedule_at_named_epochs(epoch, k, t):
+    layer = BinaryLinear(4, 2, method="adabin")
+    held = layer.method.t
+    layer.method.on_epoch(epoch, 400)
+    assert (k, t) == pytest.approx(schedule(epoch, 400))
+    assert layer.method.k.item() == pytest.approx(k, rel=1e-6)
+    assert held is layer.method.t and held.item() == pytest.approx(t, rel=1e-6)
+
+
+def test_adabin_mask_is_taken_after_shift_and_division():
+    layer = BinaryLinear(4, 2, method="adabin")
+    nn.init.constant_(layer.method.input_centre, 2.0)
+    nn.init.constant_(layer.method.input_distance, 0.5)
+    z = layer.method.prepare_input(torch.tensor([[1.4, 1.5, 1.6, 2.5]])).detach().requires_grad_()
+    layer.method.binarize(z).sum().backward()
+    assert layer.method.surrogate_is_zero(z.detach()).tolist() == [[True, True, False, True]]
+    assert torch.equal(layer.method.surrogate_is_zero(z.detach()), z.grad == 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_adabin_packed_weight_and_offset_reproduce_the_layer(case):
+    layer, x = make(case, "adabin")
+    layer, x = layer.float().eval(), x.float()
+    values, scale = layer.packed_weight()
+    offset = layer.method.packed_offset(layer.weight)
+    assert scale.shape == offset.shape == (layer.weight.shape[0],)
+    assert set(values.unique().tolist()) == {-1.0, 1.0}
+    wide = (-1, *(1,) * (values.dim() - 1))
+    weight = (values * scale.view(wide) + offset.view(wide)).double().numpy()
+    expected = operator_of(layer).forward(sign(x.double().numpy()), weight)
+    with torch.no_grad():
+        close(layer(x), expected, tolerance=5e-6)
+    centre, distance = sets(layer.weight.detach().double().numpy())
+    close(scale, distance.flatten(), 1e-6)
+    close(offset, centre.flatten(), 1e-6)
+
+
+def test_adabin_keeps_its_inputs_set_at_export():
+    layer = BinaryLinear(4, 2, method="adabin")
+    kept = set(layer.method.state_dict()) - set(layer.method.dropped)
+    assert kept == {"input_centre", "input_distance"}
+    assert not dict(BinaryEmbedding(5, 4, method="adabin").method.named_parameters())
+
+
+def test_adabin_distance_of_the_inputs_stays_positive():
+    layer = BinaryLinear(4, 2, method="adabin")
+    nn.init.constant_(layer.method.input_distance, -0.3)
+    layer.method.on_step(layer.weight)
+    assert layer.method.input_distance.item() == pytest.approx(1e-4)
+
+
+def test_adabin_constant_filter_stays_finite():
+    layer = BinaryConv2d(2, 2, 3, bias=False, method="adabin")
+    with torch.no_grad():
+        layer.weight[0] = 0.5
+    x = torch.randn(1, 2, 5, 5, requires_grad=True)
+    layer(x).sum().backward()
+    assert layer.weight.grad.isfinite().all() and x.grad.isfinite().all()
+
+
+def test_adabin_compensation_sees_the_shifted_input():
+    layer, x = make("linear", "adabin")
+    nn.init.constant_(layer.method.input_centre, 0.5)
+    compensation = surge.compensate_(layer, fixed_scale=2.0)
+    _, _, grad = run(layer, x)
+    z = layer.method.prepare_input(x).detach()
+    weight_grad = compensation.parameters()[0].grad
+    torch.testing.assert_close(weight_grad, 2 * grad.T @ z)
+
+
+@pytest.mark.parametrize("options", [{"t_min": 0.0}, {"t_max": math.inf}])
+def test_adabin_rejects_a_bad_schedule(options):
+    with pytest.raises(ConfigError, match="need 0 < t_min <= t_max"):
+        BinaryLinear(4, 2, method="adabin", method_options=options)
+
+
+def test_adabin_rejects_filters_of_one_weight():
+    with pytest.raises(ConfigError, match="at least 2 weights"):
+        BinaryLinear(1, 2, method="adabin")
+
+
+def test_adabin_needed_a_file_a_test_and_a_recipe():
+    assert "adabin" in surge.list_methods()
+    assert get_recipe("cifar10-resnet20-adabin-surge").method.name == "adabin"

@@ -1,0 +1,201 @@
+"""README.md: its code, commands, picture, links and table; and the import it begins with."""
+
+import contextlib
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import surge
+from surge.cli import discover, main
+from surge.errors import ConfigError
+from surge.study import readme
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^ *```(\w*)\n(.*?)^ *```$", TEXT, re.M | re.S)
+PYTHON = [body for language, body in BLOCKS if language == "python"]
+COMMANDS = [
+    line.split("#")[0].strip()
+    for language, body in BLOCKS
+    if language == "bash"
+    for line in body.splitlines()
+]
+SHORTER = {"toy": ("--seeds", "3", "--steps", "40"), "train": ("--epochs", "2")}
+"""What makes a command of half a minute one of seconds; it stays the same command."""
+
+
+def test_every_block_says_what_it_is():
+    assert {language for language, _ in BLOCKS} == {"bash", "python", "text"}
+
+
+def test_python_block_prints_what_readme_shows():
+    (code,) = PYTHON
+    shown = BLOCKS[BLOCKS.index(("python", code)) + 1]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), {})
+    assert shown == ("text", printed.getvalue())
+
+
+def test_python_block_has_eight_lines():
+    assert len(PYTHON[0].splitlines()) == 8
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("make ")])
+def test_make_command_has_a_target(command):
+    words = command.split()
+    done = subprocess.run(
+        ["make", "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pytest" in done.stdout if words[1] == "test" else "surge demo" in done.stdout
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("surge ")])
+def test_surge_command_runs(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    _, *words = command.split()
+    assert main([*words, *SHORTER.get(words[0], ())]) == 0
+    assert capsys.readouterr().out
+
+
+def test_no_other_commands_are_shown():
+    assert [c for c in COMMANDS if not c.startswith(("make ", "surge "))] == []
+    assert sum(c.startswith("surge ") for c in COMMANDS) == 3
+
+
+def test_commands_in_the_text_exist():
+    for word in re.findall(r"`surge ([a-z]+)", TEXT):
+        assert word in discover().under(""), word
+
+
+def test_links_and_pictures_lead_somewhere():
+    targets = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    assert {"CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"} <= set(targets)
+    for target in targets:
+        assert (ROOT / target).exists(), target
+
+
+def test_pictures_are_small_and_name_their_command():
+    named = re.findall(r"^<!-- surge (\w+) .* -->\n!\[.*\]\((.*)\)$", TEXT, re.M)
+    assert len(named) == len(re.findall(r"^!\[", TEXT, re.M)) > 0
+    for command, picture in named:
+        assert command in discover().commands
+        assert (ROOT / picture).stat().st_size < 150_000
+
+
+def test_table_is_what_results_say():
+    assert readme.renewed(TEXT, ROOT / "results") == TEXT, "run: make tables"
+
+
+def test_tables_target_renews_the_readme(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(f"before\n{readme.BEGIN}| old |\n{readme.END}after\n", encoding="utf-8")
+    readme.renew(path, ROOT / "results")
+    section = readme.section(ROOT / "results")
+    assert path.read_text(encoding="utf-8") == (
+        f"before\n{readme.BEGIN}{section}{readme.END}after\n"
+    )
+    done = subprocess.run(
+        ["make", "-n", "tables"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "surge.study.readme" in done.stdout
+
+
+def test_section_without_results_is_all_open(tmp_path):
+    section = readme.section(tmp_path)
+    rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == list(readme.ALWAYS)
+    assert all("| open | open | 0 |" in row for row in rows)
+    assert section.endswith("No run is stored yet: every cell is open.\n")
+
+
+LINE = (
+    '{{"table": "cifar10", "row": "{row}", "recipe": "cifar10-{row}", "overrides": {changed}, '
+    '"seed": {seed}, "epochs": {epochs}, "data": "cifar10, {data}", "precision": "bf16", '
+    '"metric": "top1", "last": {last}, "best": {last}, "seconds": 1800, "hardware": "a GPU", '
+    '"torch": "2.13", "commit": null}}\n'
+)
+
+
+def store(folder, row, *, seed=0, epochs=600, last=80.0, data="test set", changed="{}"):
+    line = LINE.format(row=row, seed=seed, epochs=epochs, last=last, data=data, changed=changed)
+    with (folder / "cifar10.jsonl").open("a") as file:
+        file.write(line)
+
+
+def test_section_has_one_row_per_row_and_epochs(tmp_path):
+    for seed in (0, 1):
+        store(tmp_path, "resnet20-recu", seed=seed, last=80 + seed)
+        store(tmp_path, "resnet20-recu-surge", seed=seed, last=82 + 2 * seed)
+    store(tmp_path, "resnet20-recu-surge-tied", epochs=60, seed=2)
+    section = readme.section(tmp_path)
+    rows = [line for line in section.splitlines() if line.startswith("| resnet20")]
+    assert rows[0] == "| resnet20-recu | 600 | 87.4 | 80.50 +- 0.71 | 80.50 +- 0.71 | 2 | - |"
+    assert rows[1].startswith("| resnet20-recu-surge | 600 | 88.0 | 83.00 +- 1.41 |")
+    assert rows[1].endswith("(2 pairs) |")
+    assert rows[2] == "| resnet20-recu-surge-tied | 60 | - | 80.00 | 80.00 | 1 | open |"
+    assert len(rows) == 3
+    assert "5 stored runs, 2.5 hours on a GPU, torch 2.13, bf16; seeds 0, 1, 2." in section
+
+
+def test_section_leaves_out_held_out_and_changed_runs(tmp_path):
+    store(tmp_path, "resnet20-recu", data="held out", changed='{"held_out": true}')
+    store(tmp_path, "resnet20-recu-surge", changed='{"eta": 0.1}')
+    assert readme.section(tmp_path) == readme.section(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", readme.BEGIN, readme.END + readme.BEGIN, 2 * (readme.BEGIN + readme.END)],
+    ids=["none", "open", "reversed", "twice"],
+)
+def test_missing_markers_are_refused(text, tmp_path):
+    with pytest.raises(ConfigError, match="README.md needs one"):
+        readme.renewed(text, tmp_path)
+
+
+def python(code):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import surge",
+        "import surge.summary",
+        "from surge.summary import Summary; import surge",
+        "import surge; surge.summary; import surge.summary",
+    ],
+)
+def test_summary_is_the_function_whatever_was_imported_first(imports):
+    code = (
+        f"{imports}\nfrom surge import Summary, summary\nimport sys\n"
+        "print(surge.summary is summary is sys.modules['surge.summary'].summary, "
+        "type(summary).__name__, Summary.__name__, type(sys.modules['surge.summary']).__name__)"
+    )
+    assert python(code) == "True function Summary module"
+
+
+def test_import_alone_does_not_load_torch():
+    assert python("import sys, surge; print('torch' in sys.modules)") == "False"
+
+
+def test_public_names_are_listed_and_importable():
+    assert set(surge.__all__) <= set(dir(surge))
+    assert set(surge._HOMES) == set(surge.__all__)
+    for name in surge.__all__:
+        assert getattr(surge, name).__name__ == name
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'binarise_'"):
+        _ = surge.binarise_
