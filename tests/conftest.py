@@ -74,6 +74,12 @@ def seed():
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def free_width(monkeypatch):
+    """Parallel workers are told a terminal width; what commands print must not depend on it."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(scope="session")
 def data_dir():
     """The folder of real data: $SURGE_DATA, else ./data."""

@@ -91,22 +91,23 @@ inline void float_tile(const FloatRow& row, const float* input, const float* wei
             _mm512_storeu_ps(sums + (p * row.blocks + b) * kFloatLanes, acc[p][b]);
 }
 
-template <int64_t blocks>
+// The sums of a tile, its filters and one input must fit into the 32 registers.
+template <int64_t pixels, int64_t blocks>
 inline void float_blocks(const FloatRow& row, int64_t first) {
     const float* weights = row.weights + first * row.taps * row.channels * kFloatLanes;
     float* sums = row.sums + first * kFloatLanes;
     int64_t pitch = row.blocks * kFloatLanes, p = 0;
-    for (; p + kPixels <= row.pixels; p += kPixels)
-        float_tile<kPixels, blocks>(row, row.input + p * row.step, weights, sums + p * pitch);
+    for (; p + pixels <= row.pixels; p += pixels)
+        float_tile<pixels, blocks>(row, row.input + p * row.step, weights, sums + p * pitch);
     for (; p < row.pixels; ++p)
         float_tile<1, blocks>(row, row.input + p * row.step, weights, sums + p * pitch);
 }
 
 void float_row(const FloatRow& row) {
     int64_t b = 0;
-    for (; b + 4 <= row.blocks; b += 4) float_blocks<4>(row, b);
-    for (; b + 2 <= row.blocks; b += 2) float_blocks<2>(row, b);
-    for (; b < row.blocks; ++b) float_blocks<1>(row, b);
+    for (; b + 4 <= row.blocks; b += 4) float_blocks<4, 4>(row, b);
+    for (; b + 2 <= row.blocks; b += 2) float_blocks<7, 2>(row, b);
+    for (; b < row.blocks; ++b) float_blocks<14, 1>(row, b);
 }
 
 inline uint64_t signs16(const float* x, const float* shift, __mmask16 lanes) {

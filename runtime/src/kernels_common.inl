@@ -19,7 +19,9 @@ inline float activate(const FinishRow& row, int64_t c, float t) {
 }
 
 template <Finish kind, bool binary, bool added>
-void finish_pixels(const FinishRow& row) {
+void finish_pixels(const FinishRow& call) {
+    // A copy, so that the compiler sees that no store to the output can change it.
+    const FinishRow row = call;
     for (int64_t p = 0; p < row.pixels; ++p) {
         const int32_t* counts = binary ? row.counts + p * row.value_pitch : nullptr;
         const int32_t* base = binary ? row.base + row.classes[p] * row.base_pitch : nullptr;

@@ -1,10 +1,11 @@
 """torch.export of models in evaluation mode."""
 
+import pytest
 import torch
 
 import surge
 from tests.contract.subjects import every_subject, subject
-from tests.nets import all_methods, cnn, images
+from tests.nets import REPRESENTATIVES, cnn, images
 
 
 @every_subject
@@ -16,7 +17,7 @@ def test_layer_exports_in_evaluation_mode(method, case, mode):
         assert torch.equal(exported(x), layer(x))
 
 
-@all_methods
+@pytest.mark.parametrize("method", REPRESENTATIVES)
 def test_stripped_network_exports_with_a_free_batch_size(method):
     net = cnn(method)
     surge.compensate_(net)

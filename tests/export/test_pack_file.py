@@ -16,8 +16,9 @@ from surge.errors import ConfigError
 from surge.export import pack
 from surge.models import build_model
 from surge.summary import summary
-from tests.nets import METHODS, binarized, cnn
+from tests.nets import binarized, cnn
 
+METHODS = ("bnn", "recu", "bireal", "reactnet", "irnet", "xnor", "dorefa")
 RESTS = ("fp32", "fp16", "int8")
 
 
@@ -26,8 +27,10 @@ def header_bytes(path):
     return 8 + int.from_bytes(content[:8], "little")
 
 
-@pytest.mark.parametrize("rest", RESTS)
-@pytest.mark.parametrize("name", ["cnn_digits", "resnet20", "vgg_small"])
+SIZES = [("cnn_digits", rest) for rest in RESTS] + [("resnet20", "int8"), ("vgg_small", "fp16")]
+
+
+@pytest.mark.parametrize(("name", "rest"), SIZES)
 def test_size_is_what_summary_says_plus_the_header(tmp_path, name, rest):
     x = torch.zeros(1, 1, 8, 8) if name == "cnn_digits" else torch.zeros(1, 3, 32, 32)
     model = binarized(build_model(name), "recu")

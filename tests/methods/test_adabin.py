@@ -124,21 +124,27 @@ def test_adabin_mask_is_taken_after_shift_and_division():
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_adabin_packed_weight_and_offset_reproduce_the_layer(case):
+def test_adabin_packed_weight_reproduces_the_layer(case):
     layer, x = make(case, "adabin")
     layer, x = layer.float().eval(), x.float()
     values, scale = layer.packed_weight()
-    offset = layer.method.packed_offset(layer.weight)
-    assert scale.shape == offset.shape == (layer.weight.shape[0],)
-    assert set(values.unique().tolist()) == {-1.0, 1.0}
-    wide = (-1, *(1,) * (values.dim() - 1))
-    weight = (values * scale.view(wide) + offset.view(wide)).double().numpy()
+    assert scale.shape == (layer.weight.shape[0],)
+    weight = (values * scale.view(-1, *(1,) * (values.dim() - 1))).double().numpy()
     expected = operator_of(layer).forward(sign(x.double().numpy()), weight)
     with torch.no_grad():
         close(layer(x), expected, tolerance=5e-6)
-    centre, distance = sets(layer.weight.detach().double().numpy())
-    close(scale, distance.flatten(), 1e-6)
-    close(offset, centre.flatten(), 1e-6)
+    close(scale, sets(layer.weight.detach().double().numpy())[1].flatten(), 1e-6)
+
+
+def test_adabin_packed_values_are_not_bits_so_that_packing_refuses():
+    # Dropping the centres in silence would export another network.
+    values, _ = BinaryLinear(6, 5, method="adabin").packed_weight()
+    assert not (values.abs() == 1).all()
+    centred = BinaryLinear(6, 5, method="adabin")
+    with torch.no_grad():
+        centred.weight -= centred.weight.mean(dim=1, keepdim=True)
+    values, _ = centred.packed_weight()
+    torch.testing.assert_close(values.abs(), torch.ones_like(values))
 
 
 def test_adabin_keeps_its_inputs_set_at_export():

@@ -37,6 +37,7 @@ def small_recipe(row="cnn-recu-surge", *, model=None, **train):
 
 def make_trainer(path, recipe=None, sets=None, *, seed=0, world=None, criterion=None, **options):
     """A trainer on the CPU that writes a checkpoint after every epoch."""
+    path.mkdir(parents=True, exist_ok=True)
     return Trainer(
         recipe or small_recipe(),
         sets or small_sets(),

@@ -13,7 +13,7 @@ from tests.train.small import CPU, make_trainer, small_recipe
 RECU = get_recipe("cifar10-resnet20-recu").train
 
 
-@pytest.mark.parametrize("epoch, rate", enumerate([0.02, 0.04, 0.06, 0.08, 0.1]))
+@pytest.mark.parametrize("epoch, rate", list(enumerate([0.02, 0.04, 0.06, 0.08, 0.1])))
 def test_learning_rate_warms_up_over_five_epochs(epoch, rate):
     assert learning_rate(RECU, epoch) == pytest.approx(rate)
 

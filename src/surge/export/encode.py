@@ -95,7 +95,7 @@ class Encoder:
             node.scale = (step if node.scale is None else step * node.scale.double()).float()
             entry["weight"] = self.add(f"{name}.weight", whole.numpy())
             return
-        if self.rest == "fp16" and float(weight.abs().max()) > np.finfo(np.float16).max:
+        if self.rest == "fp16" and float(weight.abs().max()) > torch.finfo(torch.float16).max:
             raise ExportError(
                 f'pack: the weight of "{name}" does not fit into fp16; use rest="fp32".'
             )

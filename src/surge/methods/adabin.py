@@ -23,8 +23,8 @@ class AdaBin(Method):
     Schedule  t = t_min (t_max / t_min)^(e/E), k = max(1/t, 1).   Extra loss  none.
     Paper vs here: the released code also multiplies the inputs' centre by their distance, here the
     formula of the paper; d of the inputs is kept positive after each step. Maxout, the paper's
-    nonlinearity, belongs to the network. An offset per filter cannot be told by bits and scale:
-    the packed weight needs ``packed_offset`` beside it.
+    nonlinearity, belongs to the network. The centre of a filter is more than bits and a scale can
+    say: packing refuses until the format has an offset.
     """
 
     dropped = ("k", "t")
@@ -88,10 +88,7 @@ class AdaBin(Method):
                 self.input_distance.clamp_(min=1e-4)
 
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return bits and distances; the evaluated weight is their product plus the offset."""
-        centre, distance = self.equalized(weight.detach())
-        return functional.sign(weight - centre), distance.flatten()
-
-    def packed_offset(self, weight: Tensor) -> Tensor:
-        """Return the centre of every filter, which an exported layer adds to its weights."""
-        return self.equalized(weight.detach())[0].flatten()
+        """Return sign + centre / distance, and the distances: no whole numbers, so none to pack."""
+        with torch.no_grad():
+            _, distance = self.equalized(weight)
+            return self.binarize_weight(weight) / distance, distance.flatten()

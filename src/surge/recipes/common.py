@@ -1,6 +1,6 @@
 """One protocol for all methods: ReCU's ResNet-20, optimizer and schedule, 60 epochs."""
 
-from surge.method import list_methods
+from surge.method import get_method, list_methods
 from surge.recipes.recipe import DataSpec, MethodSpec, ModelSpec, Recipe, TrainSpec, with_surge
 
 
@@ -15,6 +15,13 @@ def _row(method: str) -> Recipe:
     )
 
 
-RECIPES = tuple(
-    recipe for method in list_methods() for recipe in (_row(method), with_surge(_row(method)))
-)
+def _recipes() -> list[Recipe]:
+    rows = []
+    for method in list_methods():
+        rows.append(_row(method))
+        if not get_method(method).not_compensable:
+            rows.append(with_surge(_row(method)))
+    return rows
+
+
+RECIPES = tuple(_recipes())

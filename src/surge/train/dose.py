@@ -84,8 +84,9 @@ def _own_clamp(layer: BinaryLayer) -> nn.Hardtanh | None:
 def _delivered(
     layer: BinaryLayer, clamp: nn.Hardtanh | None, point: Tensor, gradient: Tensor
 ) -> Tensor:
-    p = point.float().requires_grad_()
-    gradient = gradient.float()
+    # In the weight's precision: the difference below is a hundredth of its terms.
+    p = point.to(layer.weight.dtype).requires_grad_()
+    gradient = gradient.to(layer.weight.dtype)
     with torch.enable_grad():
         x = p if clamp is None else clamp(p)
         (both,) = torch.autograd.grad(layer(x), p, gradient)

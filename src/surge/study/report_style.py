@@ -1,0 +1,97 @@
+"""The look of a report page: one style sheet, light and dark, wide and narrow."""
+
+from collections.abc import Mapping
+
+from surge.study.figures import COLOURS
+
+_DARK: Mapping[str, str] = {
+    "ink": "#e8e6e3",
+    "grey": "#9a9a9a",
+    "pale": "#4a4d52",
+    "blue": "#4ba3e3",
+    "sky": "#93d3f7",
+    "vermilion": "#ff8d57",
+    "orange": "#f2bb4d",
+    "green": "#2fb992",
+    "mint": "#86e3c8",
+    "purple": "#d891c3",
+}
+"""The colours of figures on a dark page, by the names of ``figures.COLOURS``."""
+
+
+def _variables(colours: Mapping[str, str]) -> str:
+    return " ".join(f"--{name}: {colours[name]};" for name in COLOURS)
+
+
+_RULES = """
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
+body { margin: 0; background: var(--back); color: var(--ink); font: 16px/1.6 var(--sans); }
+main, header > div, footer { max-width: 70rem; margin: 0 auto; padding: 0 1.25rem; }
+header { background: var(--paper); border-bottom: 1px solid var(--line); }
+header > div { padding-top: 2.6rem; padding-bottom: 1.6rem; }
+h1 { font-size: clamp(1.7rem, 4.5vw, 2.5rem); line-height: 1.15; letter-spacing: -0.02em;
+  margin: 0 0 0.6rem; }
+h2 { font-size: 1.45rem; line-height: 1.25; letter-spacing: -0.01em; margin: 0 0 0.6rem; }
+h3 { font-size: 1.05rem; margin: 1.8rem 0 0.4rem; }
+p { margin: 0.5rem 0; max-width: 46rem; }
+header p { color: var(--quiet); font-size: 1.08rem; }
+nav { display: flex; flex-wrap: wrap; gap: 0.4rem; margin-top: 1.1rem; }
+nav a { color: var(--ink); text-decoration: none; font-size: 0.88rem; padding: 0.22rem 0.75rem;
+  border: 1px solid var(--line); border-radius: 99px; background: var(--back); }
+nav a:hover, nav a:focus-visible { border-color: var(--blue); color: var(--blue); }
+section { background: var(--paper); border: 1px solid var(--line); border-radius: 14px;
+  padding: 1.6rem clamp(1rem, 3vw, 1.9rem); margin: 1.5rem 0; scroll-margin-top: 1rem; }
+footer { color: var(--quiet); font-size: 0.88rem; padding-top: 0.4rem; padding-bottom: 2.5rem; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: 0.8rem;
+  margin: 1.1rem 0; }
+.tile { border: 1px solid var(--line); border-radius: 10px; padding: 0.8rem 1rem;
+  background: var(--back); }
+.tile b { display: block; font-size: 1.5rem; line-height: 1.25; letter-spacing: -0.01em; }
+.tile span { color: var(--quiet); font-size: 0.88rem; line-height: 1.35; display: block; }
+.wide { overflow-x: auto; margin: 1rem 0; -webkit-overflow-scrolling: touch; }
+table { border-collapse: collapse; width: 100%; font-size: 0.9rem; line-height: 1.4;
+  font-variant-numeric: tabular-nums; }
+caption { caption-side: bottom; text-align: left; color: var(--quiet); font-size: 0.85rem;
+  padding-top: 0.6rem; }
+th { text-align: left; font-weight: 600; color: var(--quiet); white-space: nowrap;
+  border-bottom: 2px solid var(--line); padding: 0.4rem 0.7rem; }
+td { border-bottom: 1px solid var(--line); padding: 0.42rem 0.7rem; vertical-align: top; }
+tbody tr:last-child td { border-bottom: none; }
+tbody tr:hover td { background: var(--back); }
+.number { text-align: right; white-space: nowrap; }
+td:first-child, th:first-child { padding-left: 0; }
+.badge { display: inline-block; white-space: nowrap; border-radius: 99px; padding: 0 0.6rem;
+  font-size: 0.82rem; border: 1px solid currentColor; }
+.good { color: var(--green); } .bad { color: var(--vermilion); } .plain { color: var(--quiet); }
+.pictures { display: grid; gap: 1.2rem 1.6rem; margin: 0.8rem 0 1.2rem;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+figure { margin: 0; min-width: 0; }
+figure svg { display: block; width: 100%; height: auto; }
+figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
+figcaption { font-size: 0.92rem; font-weight: 600; margin-bottom: 0.3rem; }
+figcaption span { font-weight: 400; color: var(--quiet); }
+.legend { display: flex; flex-wrap: wrap; gap: 0.3rem 1.3rem; font-size: 0.9rem; margin: 0.8rem 0; }
+.legend svg { width: 2.1rem; height: 0.7rem; margin-right: 0.45rem; }
+pre { background: var(--back); border: 1px solid var(--line); border-radius: 10px; margin: 0.8rem 0;
+  padding: 0.8rem 1rem; overflow-x: auto; font: 0.86rem/1.5 var(--mono); }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.25rem 1.4rem; margin: 0.8rem 0; }
+dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 36rem) {
+  main, header > div, footer { padding-left: 0.8rem; padding-right: 0.8rem; }
+  dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 0.5rem; }
+}
+@media print { body { background: none; } section { border: none; padding: 0; } nav { display: none; } }
+"""
+
+STYLE = f"""
+:root {{ color-scheme: light dark; {_variables(COLOURS)}
+  --back: #f6f6f4; --paper: #ffffff; --line: #e2e1dd; --grid: #ececec; --quiet: #5f6368;
+  --sans: system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", Verdana, sans-serif;
+  --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ {_variables(_DARK)}
+    --back: #131416; --paper: #1b1d20; --line: #33363b; --grid: #2b2e33; --quiet: #a3a7ad; }}
+}}
+{_RULES}"""
+"""Everything between ``<style>`` and ``</style>``; figures use its variables as their colours."""
