@@ -5,6 +5,8 @@ WORKERS ?= 2
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup
+# The engine is compiled when the environment is made, and again when its sources change.
+ENGINE := runtime/pyproject.toml runtime/CMakeLists.txt $(wildcard runtime/src/* runtime/include/*)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint format test test-gpu demo tables clean
@@ -14,16 +16,16 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## create .venv with the pinned versions
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt $(ENGINE)
 	@$(PYTHON) -c 'import sys; sys.exit("constraints.txt needs Python 3.11 or newer, this is %d.%d: set PYTHON=" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' ./runtime
 	@touch $@
 
 lint: setup  ## ruff format, ruff check, mypy --strict
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict src runtime/python
 
 format: setup  ## let ruff put the files in order
 	$(BIN)/ruff format .

@@ -71,7 +71,8 @@ static int read_image(const char *path, const int64_t *dims, const char *facts, 
     int fields = fscanf(file, "%2s %d %d %d", kind, &width, &height, &largest);
     fgetc(file);
     int stored = strcmp(kind, "P6") == 0 ? 3 : strcmp(kind, "P5") == 0 ? 1 : 0;
-    if (fields != 4 || stored != channels || width != dims[2] || height != dims[1] || largest > 255) {
+    int fits = stored == channels && width == dims[2] && height == dims[1];
+    if (fields != 4 || !fits || largest > 255) {
         fclose(file);
         return fail("the image is not a PPM or PGM of the network's size");
     }
@@ -104,7 +105,8 @@ static void print_best(const float *output, int count, const char *classes) {
     for (int rank = 0, last = -1; rank < SHOWN && rank < count; ++rank) {
         int best = -1;
         for (int i = 0; i < count; ++i) {
-            int after = last < 0 || output[i] < output[last] || (output[i] == output[last] && i > last);
+            int equal = last >= 0 && output[i] == output[last];
+            int after = last < 0 || output[i] < output[last] || (equal && i > last);
             if (after && (best < 0 || output[i] > output[best])) best = i;
         }
         if (best < 0) return;

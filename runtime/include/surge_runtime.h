@@ -6,8 +6,8 @@
  *     surge_run(model, input, 1, output, error, sizeof error);
  *     surge_free(model);
  *
- * Inputs and outputs are fp32 in the order torch has them: [batch, channels, height, width], [batch,
- * tokens, features] or [batch, features]. A model may be run by many threads at the same time; the
+ * Inputs and outputs are fp32 in the order torch has them: [batch, channels, height, width],
+ * [batch, tokens, features] or [batch, features]. A model may be run by many threads at the same time; the
  * functions that change it (surge_set_threads, surge_set_tier, surge_free) must not overlap with a
  * run. No function throws, exits or crashes on a damaged file: it returns an error text instead.
  */

@@ -14,7 +14,8 @@
 using namespace surge;
 
 struct surge_model {
-    explicit surge_model(const Container& file) : plan(make_plan(file)), metadata(file.metadata()) {}
+    explicit surge_model(const Container& file)
+        : plan(make_plan(file)), metadata(file.metadata()) {}
 
     Plan plan;
     std::map<std::string, std::string> metadata;
@@ -108,7 +109,8 @@ int write_dims(const std::vector<int64_t>& from, int64_t* to, int capacity) {
 
 // Several samples at once are shared out whole; a single one is shared row by row.
 void run_batch(surge_model& model, const float* input, int64_t batch, float* output) {
-    int64_t in = elements(model.plan.graph.input_dims), out = elements(model.plan.graph.output_dims);
+    const Graph& graph = model.plan.graph;
+    int64_t in = elements(graph.input_dims), out = elements(graph.output_dims);
     std::unique_lock<std::mutex> lock(model.pool_mutex, std::try_to_lock);
     ThreadPool* pool = lock.owns_lock() ? model.pool.get() : nullptr;
     int workers = pool && batch > 1 ? pool->threads() : 1;

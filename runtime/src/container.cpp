@@ -69,7 +69,8 @@ Container::Container(const uint8_t* data, size_t size) {
     const uint8_t* base = data + 8 + length;
     size_t available = size - 8 - size_t(length);
     for (const auto& member : header.members())
-        if (member.first != "__metadata__") read_tensor(member.first, member.second, base, available);
+        if (member.first != "__metadata__")
+            read_tensor(member.first, member.second, base, available);
     if (covered_ != available) throw Error("damaged file: its tensors do not fill it exactly");
 }
 

@@ -49,7 +49,8 @@ const Kernels* find_kernels(const char* name) {
 const char* kernel_names() {
     static const std::string names = [] {
         std::string text;
-        for (const Kernels* tier : runnable()) text += (text.empty() ? "" : ",") + std::string(tier->name);
+        for (const Kernels* tier : runnable())
+            text += (text.empty() ? "" : ",") + std::string(tier->name);
         return text;
     }();
     return names.c_str();

@@ -104,7 +104,10 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch, const
         case Op::AvgPool: return avg_pool_row(node, in, y, result.w, out);
         case Op::PadChannels: return pad_channels_row(node, in, y, result.c, out);
         case Op::Subsample: return subsample_row(node, in, y, result.w, out);
-        case Op::Flatten: return flatten_all(in, out);
+        case Op::Flatten:
+            if (node.channels_first) return flatten_all(in, out);
+            std::copy_n(in.data, in.shape.elements(), out);
+            return;
         case Op::Absolute: return absolute_row(in, y, out);
         case Op::ChannelMean: return channel_mean_row(in, y, out);
         case Op::Multiply:
@@ -122,7 +125,8 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch, const
 FinishRow Executor::finish(const Node& node, int64_t y, int64_t column, float* out) const {
     const Shape& result = shape(node.output);
     FinishRow end = {};
-    if (node.residual >= 0) end.residual = value(node.residual) + (y * result.w + column) * result.c;
+    if (node.residual >= 0)
+        end.residual = value(node.residual) + (y * result.w + column) * result.c;
     end.output = out + column * result.c;
     end.output_pitch = result.c;
     end.kind = finish_of(node.activation.kind);

@@ -145,7 +145,9 @@ class GraphReader {
                 int64_t after = entry.at("after").integer(0, kMostElements);
                 return {in.h, in.w, in.c + node.before + after};
             }
-            case Op::Flatten: return {1, 1, in.elements()};
+            case Op::Flatten:
+                node.channels_first = entry.at("channels_first").integer(0, 1) == 1;
+                return {1, 1, in.elements()};
             case Op::Concat: return infer_concat(node);
             case Op::Multiply: return infer_multiply(node);
             case Op::ChannelMean: return {in.h, in.w, 1};

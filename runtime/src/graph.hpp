@@ -58,6 +58,7 @@ struct Node {
     int64_t groups = 1;
     int64_t divisor = 0;      // of an average; 0: the number of taps inside the image
     int64_t before = 0;       // zero channels in front
+    bool channels_first = true;  // order of a flattened value
     std::string weight;       // name of a tensor
     std::vector<float> shift; // added before the sign; empty: none
     std::vector<float> scale, bias;

@@ -12,8 +12,9 @@ namespace surge {
 constexpr int64_t kBinaryLanes = 8;  // filters side by side in a binary weight
 constexpr int64_t kFloatLanes = 16;  // filters side by side in a real weight
 
-// One row of output pixels of a binary convolution (one group). For every pixel p and filter f:
-//     counts[p][f] = sum over k of popcount(input[p * step + offsets[k]] ^ weights[f / 8][k][f % 8])
+// One row of output pixels of a binary convolution (one group). For every pixel p and filter f,
+//     counts[p][f] = sum over k of popcount(x ^ w)
+// with x = input[p * step + offsets[k]] and w = weights[f / 8][k][f % 8].
 struct BinaryRow {
     const uint64_t* input;
     const int32_t* offsets;

@@ -128,7 +128,9 @@ inline uint64_t sign_lanes(const float* x, const float* shift, int64_t count) {
 
 void sign_row(const SignRow& row) {
     auto wide = [](const float* x, const float* shift) { return sign_lanes(x, shift, 64); };
-    auto tail = [](const float* x, const float* shift, int64_t n) { return sign_lanes(x, shift, n); };
+    auto tail = [](const float* x, const float* shift, int64_t count) {
+        return sign_lanes(x, shift, count);
+    };
     sign_pixels(row, wide, tail);
 }
 

@@ -1,4 +1,4 @@
-// The specification: plain C++, one value at a time. Slow on purpose where speed would cost clarity.
+// The specification: plain C++, one value at a time, slow where speed would cost clarity.
 #include <cmath>
 
 #include "kernels.hpp"
@@ -51,7 +51,9 @@ void float_row(const FloatRow& row) {
 
 void sign_row(const SignRow& row) {
     auto wide = [](const float* x, const float* shift) { return sign_word(x, shift, 64); };
-    auto tail = [](const float* x, const float* shift, int64_t n) { return sign_word(x, shift, n); };
+    auto tail = [](const float* x, const float* shift, int64_t count) {
+        return sign_word(x, shift, count);
+    };
     sign_pixels(row, wide, tail);
 }
 

@@ -126,7 +126,7 @@ class Planner {
                         : maker.op == Op::Affine ? maker.inputs[0]
                                                  : -1;
         if (candidate < 0 || last_float_use_[size_t(candidate)] != index) return -1;
-        // A real convolution reads neighbours, so its input must survive; a copy with a border does.
+        // A real convolution reads neighbours, so its input must survive.
         bool windowed = maker.op == Op::Conv && maker.inputs[0] == candidate;
         bool other_input = maker.op == Op::Affine && maker.residual >= 0 &&
                            maker.inputs[0] == maker.residual;

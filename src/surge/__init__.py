@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from surge.compensation import Compensation, compensate_, strip_
     from surge.convert import BinarizeReport, binarize_
+    from surge.export import Packed, load_packed, pack
     from surge.layers import (
         BinaryConv1d,
         BinaryConv2d,
@@ -33,6 +34,7 @@ __all__ = [
     "BinaryEmbedding",
     "BinaryLinear",
     "Compensation",
+    "Packed",
     "RPReLU",
     "RSign",
     "Summary",
@@ -40,8 +42,10 @@ __all__ = [
     "compensate_",
     "extra_loss",
     "list_methods",
+    "load_packed",
     "on_epoch",
     "on_step",
+    "pack",
     "strip_",
     "summary",
 ]
@@ -49,6 +53,7 @@ __all__ = [
 _CONTENTS = {
     "surge.compensation": ("Compensation", "compensate_", "strip_"),
     "surge.convert": ("BinarizeReport", "binarize_"),
+    "surge.export": ("Packed", "load_packed", "pack"),
     "surge.layers": (
         "BinaryConv1d",
         "BinaryConv2d",

@@ -184,3 +184,11 @@ def test_plain_checkpoint_does_not_pass_for_a_compensated_one():
     surge.compensate_(compensated)
     with pytest.raises(RuntimeError, match=r"Missing key.*2\.auxiliary\.weight"):
         compensated.load_state_dict(plain.state_dict())
+
+
+def test_probes_move_with_the_model():
+    net, _, compensation = started()
+    net.to("meta")
+    path = compensation.paths["2"]
+    assert {probe.device.type for probe in path.probes.values()} == {"meta"}
+    assert all(probe.is_leaf and probe.requires_grad for probe in path.probes.values())

@@ -12,6 +12,7 @@ from surge.recipes import get_recipe
 from surge.recipes.recipe import ModelSpec
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder
+from tests.nets import no_pitfalls
 
 CPU = torch.device("cpu")
 
@@ -38,16 +39,17 @@ def small_recipe(row="cnn-recu-surge", *, model=None, **train):
 def make_trainer(path, recipe=None, sets=None, *, seed=0, world=None, criterion=None, **options):
     """A trainer on the CPU that writes a checkpoint after every epoch."""
     path.mkdir(parents=True, exist_ok=True)
-    return Trainer(
-        recipe or small_recipe(),
-        sets or small_sets(),
-        seed=seed,
-        device=CPU,
-        folder=RunFolder(path),
-        world=world,
-        options=LoopOptions(**{"save_every": 0.0, **options}),
-        criterion=criterion,
-    )
+    with no_pitfalls():
+        return Trainer(
+            recipe or small_recipe(),
+            sets or small_sets(),
+            seed=seed,
+            device=CPU,
+            folder=RunFolder(path),
+            world=world,
+            options=LoopOptions(**{"save_every": 0.0, **options}),
+            criterion=criterion,
+        )
 
 
 def weights(trainer):

@@ -61,7 +61,8 @@ class ToyCommand:
 
         names = ("seeds", "steps", "eta", "lr", "inputs", "hidden", "fixed_input")
         options = ToyOptions(**{name: getattr(self, name) for name in names})
-        _, _, written = toy_study(options, self.out, console)
+        _, claims, written = toy_study(options, self.out, console)
+        print_claims(claims, console)
         for path in written:
             console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
@@ -69,7 +70,7 @@ class ToyCommand:
 def toy_study(
     options: ToyOptions, folder: Path, console: Console
 ) -> tuple[dict[str, Log], tuple[Claim, ...], list[Path]]:
-    """Run all arms with a progress bar, write everything, print the table of answers."""
+    """Run all arms with a progress bar, answer the claims, write everything."""
     from surge.study import figures, toy, toy_claims, toy_figures
 
     with figures.look():
@@ -77,9 +78,7 @@ def toy_study(
     with progress(console, "toy problem", total=len(toy.ARMS)) as advance:
         logs = toy.run_study(options, on_arm=lambda name, _: advance(name))
     claims = toy_claims.judge(logs)
-    written = toy_figures.write_study(logs, claims, folder)
-    print_claims(claims, console)
-    return logs, claims, written
+    return logs, claims, toy_figures.write_study(logs, claims, folder)
 
 
 def print_claims(claims: Sequence[Claim], console: Console) -> None:

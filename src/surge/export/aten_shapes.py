@@ -112,7 +112,8 @@ def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     if after == before:
         low.alias[node.name] = low.value(a[0])
     elif len(after) == 2 and after[0] == before[0]:
-        low.emit(node, "flatten", [a[0]])
+        # Images have their channels first in torch and last in the engine; tokens last in both.
+        low.emit(node, "flatten", [a[0]], numbers={"channels_first": int(len(before) == 4)})
     else:
         low.refuse(node, f"reshapes {before} to {after}, batch included")
 

@@ -1,10 +1,11 @@
-"""The demo: what it needs, which runs it makes, and the page that shows all of it."""
+"""The demo: what it needs, which runs it makes, and how their table reads."""
 
 from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -14,26 +15,9 @@ from surge.errors import ConfigError, MissingDependencyError
 from surge.models import build_model
 from surge.recipes import get_recipe, overridden
 from surge.recipes.recipe import Recipe
-from surge.study import learning, toy_figures
-from surge.study.figures import arm_style
-from surge.study.learning import Run
-from surge.study.report import (
-    Badge,
-    Block,
-    Code,
-    Facts,
-    Heading,
-    Picture,
-    Pictures,
-    Section,
-    Table,
-    Text,
-    Tiles,
-)
 from surge.study.statistics import Estimate
 from surge.study.tables import TableRow
-from surge.study.toy import ToyOptions
-from surge.study.toy_claims import Claim, Logs
+from surge.study.toy_claims import Claim
 from surge.summary import Summary, summary
 
 ARMS = {
@@ -94,6 +78,13 @@ def example_network() -> tuple[BinarizeReport, Summary]:
     return report, summary(model, torch.zeros(1, 1, 8, 8))
 
 
+def verdicts(claims: Sequence[Claim]) -> str:
+    """Count the answers to the paper's claims, in words."""
+    counts = Counter(claim.verdict for claim in claims)
+    said = ", ".join(f"{counts[v]} {v}" for v in ("supported", "not supported", "opposite"))
+    return f"of {len(claims)} answers {said}"
+
+
 def spread(value: Estimate | None) -> str | None:
     """Return mean and standard deviation as text.
 
@@ -131,10 +122,10 @@ def digits_rows(rows: Sequence[TableRow]) -> list[dict[str, object]]:
 DIGITS_COLUMNS = {
     "arm": "network",
     "last": "last epoch, %",
-    "best": "best epoch, %",
-    "n": "seeds",
     "difference": "minus the same without SURGE [95 %]",
     "verdict": "SURGE",
+    "best": "best epoch, %",
+    "n": "seeds",
 }
 
 

@@ -206,10 +206,11 @@ def _table(table: Table) -> str:
         for row in table.rows
     )
     body = "\n".join(f"<tr>{line}</tr>" for line in lines)
-    caption = f"<caption>{escape(table.caption)}</caption>" if table.caption else ""
+    # Outside the table: on a narrow page that scrolls, its caption shall not.
+    caption = f'<p class="caption">{escape(table.caption)}</p>' if table.caption else ""
     return (
-        f'<div class="wide"><table>{caption}<thead><tr>{head}</tr></thead>\n'
-        f"<tbody>\n{body}\n</tbody></table></div>"
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>\n{body}\n</tbody></table></div>{caption}"
     )
 
 

@@ -43,8 +43,8 @@ nav a:hover, nav a:focus-visible { border-color: var(--blue); color: var(--blue)
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 14px;
   padding: 1.6rem clamp(1rem, 3vw, 1.9rem); margin: 1.5rem 0; scroll-margin-top: 1rem; }
 footer { color: var(--quiet); font-size: 0.88rem; padding-top: 0.4rem; padding-bottom: 2.5rem; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: 0.8rem;
-  margin: 1.1rem 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(44%, 11rem), 1fr));
+  gap: 0.8rem; margin: 1.1rem 0 0.2rem; }
 .tile { border: 1px solid var(--line); border-radius: 10px; padding: 0.8rem 1rem;
   background: var(--back); }
 .tile b { display: block; font-size: 1.5rem; line-height: 1.25; letter-spacing: -0.01em; }
@@ -52,14 +52,14 @@ footer { color: var(--quiet); font-size: 0.88rem; padding-top: 0.4rem; padding-b
 .wide { overflow-x: auto; margin: 1rem 0; -webkit-overflow-scrolling: touch; }
 table { border-collapse: collapse; width: 100%; font-size: 0.9rem; line-height: 1.4;
   font-variant-numeric: tabular-nums; }
-caption { caption-side: bottom; text-align: left; color: var(--quiet); font-size: 0.85rem;
-  padding-top: 0.6rem; }
+.caption { color: var(--quiet); font-size: 0.86rem; margin-top: -0.4rem; max-width: 54rem; }
 th { text-align: left; font-weight: 600; color: var(--quiet); white-space: nowrap;
   border-bottom: 2px solid var(--line); padding: 0.4rem 0.7rem; }
 td { border-bottom: 1px solid var(--line); padding: 0.42rem 0.7rem; vertical-align: top; }
 tbody tr:last-child td { border-bottom: none; }
 tbody tr:hover td { background: var(--back); }
-.number { text-align: right; white-space: nowrap; }
+td:not(:last-child), .number { white-space: nowrap; }
+.number { text-align: right; }
 td:first-child, th:first-child { padding-left: 0; }
 .badge { display: inline-block; white-space: nowrap; border-radius: 99px; padding: 0 0.6rem;
   font-size: 0.82rem; border: 1px solid currentColor; }
@@ -70,7 +70,7 @@ figure { margin: 0; min-width: 0; }
 figure svg { display: block; width: 100%; height: auto; }
 figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
 figcaption { font-size: 0.92rem; font-weight: 600; margin-bottom: 0.3rem; }
-figcaption span { font-weight: 400; color: var(--quiet); }
+figcaption span { display: block; font-weight: 400; font-size: 0.86rem; color: var(--quiet); }
 .legend { display: flex; flex-wrap: wrap; gap: 0.3rem 1.3rem; font-size: 0.9rem; margin: 0.8rem 0; }
 .legend svg { width: 2.1rem; height: 0.7rem; margin-right: 0.45rem; }
 pre { background: var(--back); border: 1px solid var(--line); border-radius: 10px; margin: 0.8rem 0;
@@ -81,7 +81,9 @@ dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
   main, header > div, footer { padding-left: 0.8rem; padding-right: 0.8rem; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 0.5rem; }
 }
-@media print { body { background: none; } section { border: none; padding: 0; } nav { display: none; } }
+@media print {
+  body { background: none; } section { border: none; padding: 0; } nav { display: none; }
+}
 """
 
 STYLE = f"""

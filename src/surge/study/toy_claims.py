@@ -2,6 +2,11 @@
 
 Every answer is a difference between two arms that started the same, seed by seed: its mean, the
 95 % interval, and Cohen's d of paired differences (mean / standard deviation).
+
+log10 final loss  mean of log10 loss over the last tenth of the steps; other final values alike
+late drift        change of the scale between the last two eighths of the steps, over its level
+relative spread   standard deviation / mean of the norm after the first quarter of the steps
+loss jumps        mean change of log10 loss from step to step, in the second half
 """
 
 from __future__ import annotations
@@ -105,7 +110,7 @@ def _scale_converges(logs: Logs) -> Iterator[Claim]:
             names = (
                 "scale converges",
                 layer,
-                "drift in last quarter",
+                "late drift",
                 arm,
                 f"limit {DRIFT_LIMIT:g}",
             )
@@ -115,7 +120,7 @@ def _scale_converges(logs: Logs) -> Iterator[Claim]:
 def _parameters(logs: Logs) -> Iterator[Claim]:
     claims: Sequence[tuple[str, str, str, Callable[[Array], Array], int]] = (
         ("larger weight norm", "final norm of W", "norm_main", _tail, 1),
-        ("steadier weight norm", "spread / mean of norm", "norm_main", wander, -1),
+        ("steadier weight norm", "relative spread", "norm_main", wander, -1),
         ("higher alpha_w", "final alpha_w", "alpha_w", _tail, 1),
         ("higher alpha_a", "final alpha_a", "alpha_a", _tail, 1),
     )
@@ -130,7 +135,7 @@ def _parameters(logs: Logs) -> Iterator[Claim]:
 def _noise(logs: Logs) -> Iterator[Claim]:
     for claim, measure, rule in (
         ("noise ends worse", "log10 final loss", final_loss),
-        ("noise is more volatile", "change of log10 loss per step", volatility),
+        ("noise is more volatile", "loss jumps", volatility),
     ):
         for other in ("STE+SURGE", "STE"):
             names = (claim, "-", measure, "STE+Noise", other)

@@ -115,7 +115,7 @@ def draw(rows: Sequence[Row], panels: Sequence[str]) -> Figure:
         figure, places = figures.new_figure(-(-len(panels) // 2), 2, panel=(4.3, 3.1))
         for letter, axes, name in zip("abcdefgh", places, panels, strict=False):
             draw_panel(axes, rows, name)
-            figures.panel_title(axes, f"{letter}  {PANELS[name].title}", _subtitle(name))
+            figures.panel_title(axes, f"{letter}  {PANELS[name].title}", subtitle(name))
         shown = dict.fromkeys(str(row["arm"]) for row in rows)
         handles = [places[0].plot([], [], **arm_style(arm).line())[0] for arm in shown]
         figure.legend(handles, list(shown), loc="outside lower center", ncols=len(shown))
@@ -193,7 +193,8 @@ def _draw_contours(axes: Axes, across: tuple[float, float], up: tuple[float, flo
     axes.contour(*grid, levels=levels, colors=[ring], linewidths=0.6, linestyles="-")
 
 
-def _subtitle(name: str) -> str:
+def subtitle(name: str) -> str:
+    """Return the quiet line under a panel's title."""
     if name == "trajectory":
         return "the median seed; dot: start, square: end, star: optimum"
     return "median over the seeds, band: middle half"

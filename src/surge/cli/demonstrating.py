@@ -1,0 +1,166 @@
+"""The work behind ``surge demo``."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from rich.console import Console
+
+from surge.cli.console import print_table, progress
+from surge.cli.toy import toy_study
+from surge.cli.training import conclude, environment_of, run_in
+from surge.errors import ConfigError, SurgeError
+from surge.recipes import get_recipe
+from surge.recipes.recipe import Recipe
+from surge.study import demo, demo_page, figures, learning, results
+from surge.study.queue import Job, missing
+from surge.study.report import write_report
+from surge.study.tables import TableRow, make_rows
+from surge.study.toy import ToyOptions
+from surge.train.build import load_sets
+from surge.train.loop import LoopOptions, Outcome
+from surge.train.run import RunFolder
+
+if TYPE_CHECKING:
+    from surge.cli.demo import DemoCommand
+
+CPU = torch.device("cpu")
+QUICK_TOY = ToyOptions(seeds=4, steps=60, inputs=4, hidden=17)
+Finished = tuple[Job, Outcome, dict[str, Any]]
+
+
+def demonstrate(command: DemoCommand, console: Console) -> Path:
+    """Run the toy problem and the digits, write the page, print its path; return it."""
+    begun = time.monotonic()
+    demo.check_ready(command.out)
+    workers = usable_cores() if command.workers is None else command.workers
+    if workers < 1:
+        raise ConfigError(f"--workers {workers} must be at least 1.")
+    options = QUICK_TOY if command.quick else ToyOptions()
+    logs, claims, _ = toy_study(options, command.out / "toy", console)
+    console.print(f"toy problem: {demo.verdicts(claims)}\n", markup=False)
+    recipes = demo.digits_recipes(2 if command.quick else None)
+    seeds = (0,) if command.quick else (0, 1, 2)
+    table, runs = digits_study(recipes, seeds, command.out, workers, console)
+    environment = environment_of(CPU, 0, None, {})
+    report, cost = demo.example_network()
+    found = demo_page.Findings(
+        options=options,
+        logs=logs,
+        claims=claims,
+        table=table,
+        runs=runs,
+        report=report,
+        cost=cost,
+        environment=environment,
+        workers=workers,
+        seconds=time.monotonic() - begun,
+    )
+    page = write_report(
+        command.out / "report.html",
+        demo_page.TITLE,
+        demo_page.make_sections(found),
+        lead=demo_page.LEAD,
+        foot=demo_page.FOOT,
+    )
+    console.print(
+        f"The page: {page.resolve()} ({time.monotonic() - begun:.0f} s)",
+        style="bold",
+        markup=False,
+        soft_wrap=True,
+    )
+    return page
+
+
+def usable_cores() -> int:
+    """Return how many runs to train at once: the cores of this process, at most four."""
+    # Not on every system.
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min(cores, 4)
+
+
+def digits_study(
+    recipes: Sequence[Recipe], seeds: Sequence[int], out: Path, workers: int, console: Console
+) -> tuple[list[TableRow], list[learning.Run]]:
+    """Train every recipe with every seed, store and print the table, draw the curves."""
+    jobs = missing(recipes, seeds, [], out / "runs")
+    where = out / "results"
+    (where / "digits.jsonl").unlink(missing_ok=True)
+    for job in jobs:  # of an earlier demo
+        if (job.folder / "config.yaml").exists():
+            shutil.rmtree(job.folder)
+    quiet = Console(quiet=True)
+    with progress(console, "digits", total=len(jobs)) as advance:
+        for job, outcome, environment in _trained(jobs, workers):
+            conclude(RunFolder(job.folder), job.recipe, outcome, environment, where, quiet)
+            advance(f"{demo.ARMS[job.recipe.row]}, seed {job.seed}: {outcome.last:.1f} %")
+    table = make_rows(recipes, results.read(where, "digits"))
+    print_table(
+        console, demo.digits_rows(table), title="Digits, test accuracy", columns=demo.DIGITS_COLUMNS
+    )
+    runs = [
+        learning.Run(demo.ARMS[job.recipe.row], job.seed, RunFolder(job.folder).metrics())
+        for job in jobs
+    ]
+    rows = learning.make_rows(runs)
+    figures.save(learning.draw(rows), rows, out / "digits" / "learning.png")
+    return table, runs
+
+
+def _trained(jobs: Sequence[Job], workers: int) -> Iterator[Finished]:
+    """Yield the jobs as they end, several at a time in processes of their own.
+
+    Each trains with one thread: on networks this small that uses two cores better than two threads
+    of one run, and beside a busy neighbour threads only wait for each other.
+    """
+    if workers == 1:
+        yield from map(train_job, jobs)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        min(workers, len(jobs)), mp_context=context, initializer=_die_silently
+    ) as pool:
+        waiting = [pool.submit(train_job, job) for job in jobs]
+        try:
+            for future in as_completed(waiting):
+                yield future.result()
+        except BrokenProcessPool as error:
+            raise SurgeError(
+                "A training process was ended from outside, perhaps for want of memory; try "
+                "--workers 1."
+            ) from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _die_silently() -> None:
+    """Let Ctrl-C end a worker without a traceback of its own."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def train_job(job: Job) -> Finished:
+    """Train one job on one thread, silently."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        epochs = job.recipe.train.epochs
+        own = epochs == get_recipe(job.recipe.name).train.epochs
+        environment = environment_of(CPU, job.seed, None, {} if own else {"epochs": epochs})
+        folder = RunFolder.create(job.folder, job.recipe, environment, anew=True)
+        sets = load_sets(job.recipe.data, Path())
+        quiet = Console(quiet=True)
+        outcome = run_in(folder, job.recipe, sets, environment, CPU, LoopOptions(), quiet)
+        return job, outcome, environment
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,62 @@
+"""One small network per operator: images, vectors and rows of tokens."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import surge
+from tests.export.packing import assert_close, expected, packed_output
+from tests.export.test_pack_errors import Applies
+from tests.nets import binarized
+
+VECTOR = torch.linspace(-1, 1, 4)[:, None, None]
+FUNCTIONS = {
+    "relu6": lambda x: F.relu6(4 * x),
+    "leaky relu": lambda x: F.leaky_relu(x, 0.3),
+    "add a number": lambda x: x + 0.5,
+    "subtract from a vector": lambda x: VECTOR - x,
+    "subtract a vector": lambda x: x - VECTOR,
+    "multiply by a vector": lambda x: VECTOR * x,
+    "divide by a number": lambda x: x / 3,
+    "product of two": lambda x: x * x.abs(),
+    "global mean": lambda x: x.mean((2, 3)),
+    "global mean, kept": lambda x: x.mean((2, 3), keepdim=True),
+    "mean over channels": lambda x: x.mean(1, keepdim=True),
+    "reshape": lambda x: x.reshape(x.shape[0], -1),
+    "all of it": lambda x: x[:, :],
+    "no pad": lambda x: F.pad(x, (0, 0, 0, 0, 1, 2)),
+    "dropout": lambda x: F.dropout(x, training=False),
+    "average without the border": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "average with the border": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "average by a divisor": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+    "adaptive average": lambda x: F.adaptive_avg_pool2d(x, 2),
+    "maximum with a border": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "harmless ceiling": lambda x: F.max_pool2d(x, 2, ceil_mode=True),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_operator_on_images_gives_torchs_output(engine, tmp_path, name):
+    torch.manual_seed(0)
+    model, x = Applies(FUNCTIONS[name]).eval(), torch.randn(3, 4, 6, 6)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+
+
+def test_same_padding_and_a_separate_sign_pack(engine, tmp_path):
+    torch.manual_seed(0)
+    conv = nn.Conv2d(4, 5, 3, padding="same", bias=False)
+    model = nn.Sequential(surge.RSign(4), conv, nn.Hardtanh(), nn.Conv2d(5, 2, 1)).eval()
+    x = torch.randn(3, 4, 6, 6)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+
+
+def test_rows_of_tokens_keep_their_order(engine, tmp_path):
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 70), nn.Hardtanh(), nn.Linear(70, 9), nn.ReLU(), nn.Linear(9, 3)]
+    model = binarized(nn.Sequential(*layers), "reactnet").eval()
+    x = torch.randn(2, 5, 6)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+    with torch.no_grad():
+        head = nn.Sequential(*model, nn.Flatten(), nn.Linear(15, 2)).eval()
+    assert_close(packed_output(engine, head, x, tmp_path / "h.surge"), expected(head, x))

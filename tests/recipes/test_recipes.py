@@ -1,0 +1,156 @@
+"""Every shipped recipe: names, values from the papers, overrides, near misses."""
+
+import pytest
+
+from surge.compensation.options import PathOptions
+from surge.errors import ConfigError
+from surge.method import get_method
+from surge.models import list_models
+from surge.recipes import (
+    DataSpec,
+    MethodSpec,
+    ModelSpec,
+    Recipe,
+    TrainSpec,
+    get_recipe,
+    list_recipes,
+    overridden,
+    tables,
+    with_surge,
+)
+from surge.recipes.variants import VARIANTS, options_of
+
+ALL = [get_recipe(name) for name in list_recipes()]
+each = pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
+
+
+@each
+def test_recipe_names_what_exists(recipe):
+    assert recipe.name == f"{recipe.table}-{recipe.row}"
+    assert recipe.model.name in list_models()
+    if recipe.method is not None:
+        get_method(recipe.method.name)
+    assert (recipe.surge is not None) == ("-surge" in recipe.row)
+    assert ("float" in recipe.row) == (recipe.method is None)
+
+
+@each
+def test_surge_rows_differ_from_their_base_in_surge_alone(recipe):
+    base, found, _ = recipe.name.partition("-surge")
+    if found:
+        plain = get_recipe(base)
+        assert (recipe.model, recipe.data, recipe.train, recipe.method) == (
+            plain.model,
+            plain.data,
+            plain.train,
+            plain.method,
+        )
+
+
+def test_names_are_unique_and_tables_are_listed():
+    assert len(set(list_recipes())) == len(list_recipes())
+    assert {"cifar10", "common", "digits"} <= set(tables())
+    assert all(name.startswith("digits-") for name in list_recipes("digits"))
+
+
+def test_recu_rows_are_what_the_authors_ran():
+    for model in ("resnet20", "resnet18", "vggsmall"):
+        train = get_recipe(f"cifar10-{model}-recu").train
+        assert (train.epochs, train.batch, train.optimizer) == (600, 256, "sgd")
+        assert (train.lr, train.momentum, train.weight_decay) == (0.1, 0.9, 5e-4)
+        assert (train.warmup, train.schedule, train.drop_last) == (5, "cosine", False)
+        assert train.label_smoothing == 0
+
+
+@pytest.mark.parametrize(
+    "row, paper",
+    [
+        ("resnet20-recu", 87.4),
+        ("resnet20-recu-surge", 88.0),
+        ("resnet20-recu-surge-clipped", 87.7),
+        ("resnet18-recu-surge", 93.1),
+        ("vggsmall-recu-surge", 92.5),
+        ("vggsmall-float", 94.1),
+        ("resnet20-bnn", None),
+        ("resnet20-recu-surge-tied", None),
+    ],
+)
+def test_paper_values_belong_to_their_rows(row, paper):
+    assert get_recipe(f"cifar10-{row}").paper == paper
+
+
+def test_surge_on_cifar10_has_the_papers_eta():
+    assert get_recipe("cifar10-resnet20-recu-surge").surge == PathOptions(eta=0.01)
+
+
+@pytest.mark.parametrize("variant", [name for name in VARIANTS if name])
+def test_every_variant_stands_behind_every_binary_row(variant):
+    recipe = get_recipe(f"cifar10-vggsmall-recu-surge-{variant}")
+    assert recipe.row == f"vggsmall-recu-surge-{variant}"
+    assert recipe.surge == VARIANTS[variant] != PathOptions()
+
+
+def test_unknown_recipe_names_the_near_miss():
+    with pytest.raises(ConfigError, match='Did you mean "cifar10-resnet20-recu"'):
+        get_recipe("cifar10-resnet20-reku")
+
+
+def test_unknown_variant_names_the_near_miss_and_all_others():
+    with pytest.raises(ConfigError, match='no variant "tide". Did you mean "tied".* Known: dpgc,'):
+        get_recipe("cifar10-resnet20-recu-surge-tide")
+    with pytest.raises(ConfigError, match="Known: "):
+        options_of("zzz")
+
+
+def test_unknown_table_names_the_near_miss():
+    with pytest.raises(ConfigError, match='no table "cifar". Did you mean "cifar10"'):
+        list_recipes("cifar")
+
+
+def test_float_row_has_no_surge():
+    with pytest.raises(ConfigError, match="a float model has no binary layer"):
+        with_surge(get_recipe("digits-cnn-float"))
+
+
+def test_overrides_reach_their_part_of_the_recipe():
+    base = get_recipe("cifar10-resnet20-recu-surge")
+    changes = {"epochs": 3, "held_out": True, "limit": 64, "eta": 0.5, "precision": "fp32"}
+    changed = overridden(base, changes)
+    assert (changed.train.epochs, changed.train.precision) == (3, "fp32")
+    assert (changed.data.held_out, changed.data.limit) == (True, 64)
+    assert changed.surge.eta == 0.5
+    assert changed.name == base.name
+    assert overridden(base, {}) == base
+
+
+def test_override_of_what_a_recipe_lacks_is_an_error():
+    with pytest.raises(ConfigError, match="digits-cnn-recu has no setting eta"):
+        overridden(get_recipe("digits-cnn-recu"), {"eta": 0.1})
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"epochs": 0}, "--epochs"),
+        ({"batch": 0}, "--batch"),
+        ({"accumulate": 0}, "--accumulate"),
+        ({"lr": 0.0}, "lr=0.0 must be positive"),
+        ({"weight_decay": -1.0}, "weight_decay=-1.0"),
+        ({"warmup": -1}, "warmup=-1"),
+        ({"batch": 10, "accumulate": 3}, "does not divide into accumulate=3"),
+    ],
+)
+def test_impossible_training_is_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        TrainSpec(**settings)
+
+
+def test_impossible_limit_is_refused():
+    with pytest.raises(ConfigError, match="limit=0 must be at least 1"):
+        DataSpec("digits", limit=0)
+
+
+def test_recipe_is_frozen():
+    recipe = Recipe("t", "r", ModelSpec("cnn_digits"), DataSpec("digits"), method=MethodSpec("bnn"))
+    with pytest.raises(AttributeError):
+        recipe.row = "other"

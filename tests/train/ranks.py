@@ -1,0 +1,69 @@
+"""What every process of the two-process tests does; imported by the spawned processes."""
+
+import time
+from dataclasses import replace
+
+import torch
+
+from surge.recipes.recipe import DataSpec
+from surge.train.distributed import World
+from tests.train.small import make_trainer, register_without_norm, small_recipe, small_sets, weights
+
+WORLD = 2
+CASES = {
+    "plain": {"row": "cnn-bnn"},
+    "surge": {"row": "cnn-bnn-surge"},
+    "accumulated": {"row": "cnn-bnn-surge", "accumulate": 2},
+    "partial": {"row": "cnn-bnn-surge", "train": 43},
+}
+"""Two epochs of a network without BatchNorm. The last batch of ``partial`` has 11 images, 5 and 6."""
+
+
+def build(name, path, world=None):
+    """Return the trainer of a case, alone or as one of the ranks."""
+    register_without_norm()
+    case = dict(CASES[name])
+    sets = small_sets(train=case.pop("train", 64), test=41)
+    recipe = small_recipe(
+        case.pop("row"), model="without_norm", epochs=2, batch=32, lr=0.02, **case
+    )
+    recipe = replace(recipe, data=DataSpec("digits", augment=False))
+    return make_trainer(path, recipe, sets, world=world)
+
+
+def finished(name, path, world=None):
+    """Train a case; return weights, rows and scales."""
+    trainer, rows = build(name, path, world), []
+    outcome = trainer.run(rows.append)
+    compensation = trainer.parts.compensation
+    scales = {} if compensation is None else compensation.scales()
+    return {"weights": weights(trainer), "rows": rows, "scales": scales, "best": outcome.best}
+
+
+def stopped(path, world):
+    """Only rank 0 has a deadline in the past; all must stop together, and go on together."""
+    trainer = build("surge", path, world)
+    late = 0.0 if world.leads else 1e9
+    trainer.options = replace(trainer.options, deadline=time.monotonic() + late)
+    first = trainer.run()
+    again = build("surge", path, world)
+    again.resume()
+    second = again.run()
+    return {
+        "epochs": [first.epochs, second.epochs],
+        "finished": [first.finished, second.finished],
+        "weights": weights(again),
+    }
+
+
+def work(rank, folder):
+    """Run all cases as one rank and leave the results in a file."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD
+    )
+    world = World(rank, WORLD)
+    results = {name: finished(name, folder / f"two-{name}", world) for name in CASES}
+    results["stopped"] = stopped(folder / "stopped", world)
+    torch.distributed.destroy_process_group()
+    torch.save(results, folder / f"{rank}.pt")
