@@ -66,9 +66,7 @@ def test_reported_train_loss_is_the_mean_over_images(tmp_path):
     total, hits = 0.0, 0
     model.train()
     for index in range(2):
-        images, labels = trainer.train_loader.fetch(
-            plan.part(*trainer.train_loader.bounds(index))
-        )
+        images, labels = trainer.train_loader.fetch(plan.part(*trainer.train_loader.bounds(index)))
         with torch.no_grad():
             logits = model(images)
         total += float(F.cross_entropy(logits, labels, reduction="sum"))

@@ -28,9 +28,7 @@ def assert_equal(first, second):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_plain_and_surge_start_from_the_same_weights(model):
-    assert_equal(
-        own_weights(f"cifar10-{model}-recu"), own_weights(f"cifar10-{model}-recu-surge")
-    )
+    assert_equal(own_weights(f"cifar10-{model}-recu"), own_weights(f"cifar10-{model}-recu-surge"))
 
 
 @pytest.mark.parametrize("suffix", SURGES)

@@ -15,9 +15,10 @@ A command is one module in this package that ends with ``COMMAND``::
 
     COMMAND = ("toy", ToyCommand)
 
-Nothing else needs an edit. A name of two words, ``("bench infer", ...)``, makes a nested command; a
-string ``GROUP`` in any module of the group is the line shown for it. Exit codes: what ``run``
-returns (``None`` is 0), 2 for a mistake of the user or a full disk, 130 after Ctrl-C.
+Nothing else needs an edit; modules whose name begins with an underscore are not looked at. A
+name of two words, ``("bench infer", ...)``, makes a nested command; a string ``GROUP`` in any
+module of the group is the line shown for it. Exit codes: what ``run`` returns (``None`` is 0), 2
+for a mistake of the user or a full disk, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ def discover() -> CommandTree:
     commands: dict[str, type[Command]] = {}
     groups: dict[str, str] = {}
     for info in pkgutil.iter_modules(__path__):
+        if info.name.startswith("_"):  # the work behind a command, with its heavy imports
+            continue
         module = importlib.import_module(f"{__name__}.{info.name}")
         if not hasattr(module, "COMMAND"):
             continue

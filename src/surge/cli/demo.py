@@ -32,7 +32,7 @@ class DemoCommand:
 
     def run(self, console: Console) -> None:
         """Do it all and print where the page is."""
-        from surge.cli.demonstrating import demonstrate
+        from surge.cli._demonstrating import demonstrate
 
         demonstrate(self, console)
 

@@ -36,7 +36,7 @@ class EvaluateCommand:
         """Evaluate, print, draw."""
         import os
 
-        from surge.cli.training import choose_device
+        from surge.cli._training import choose_device
         from surge.data import resolve_root
         from surge.study import confusion, figures
         from surge.study.results import data_name

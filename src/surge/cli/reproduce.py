@@ -49,7 +49,7 @@ class ReproduceCommand:
 
     def run(self, console: Console) -> int | None:
         """Work through the queue."""
-        from surge.cli.reproducing import reproduce
+        from surge.cli._reproducing import reproduce
 
         return 1 if reproduce(self, console) else 0
 

@@ -66,7 +66,7 @@ class TrainCommand:
 
     def run(self, console: Console) -> int | None:
         """Train."""
-        from surge.cli.training import list_recipes, train_one
+        from surge.cli._training import list_recipes, train_one
 
         if self.list:
             list_recipes(console)

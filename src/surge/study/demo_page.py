@@ -175,8 +175,8 @@ def _claims_table(claims: Sequence[Claim]) -> Table:
         "differences. A claim is supported where the whole interval lies on its side. Of "
         f"{len(claims)} intervals of 95 %, about one misses by chance. Final: the last tenth of "
         "the steps; late drift: change of the scale between the last two eighths; relative "
-        "spread: standard deviation / mean after the first quarter; loss jumps: mean change of log10 "
-        "loss from step to step in the second half.",
+        "spread: standard deviation / mean after the first quarter; loss jumps: mean change of "
+        "log10 loss from step to step in the second half.",
     )
 
 

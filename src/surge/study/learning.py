@@ -118,6 +118,7 @@ def draw_panel(axes: Axes, rows: Sequence[Row], name: str) -> None:
         axes.plot(epochs, [row["mean"] for row in points], **style.line())
     if PANELS[name].logarithmic:
         axes.set_yscale("log")
+        axes.minorticks_off()
     elif by_arm:
         # The first epochs would press everything else against the upper edge.
         axes.set_ylim(bottom=_floor([row["low"] for row in mine]))

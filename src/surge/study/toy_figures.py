@@ -149,6 +149,7 @@ def draw_panel(axes: Axes, rows: Sequence[Row], name: str) -> None:
     if name in ("loss", "distance"):
         axes.set_ylim(bottom=_LOWEST if name == "loss" else 10 * _LOWEST)
     axes.set_xscale("log")
+    axes.minorticks_off()
     axes.margins(x=0.01)
     axes.set(xlabel="step", ylabel=panel.axis)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

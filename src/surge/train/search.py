@@ -21,6 +21,7 @@ PATIENCE = 120.0
 def first_bad_layer(diverged: "Trainer") -> str | None:
     """Name the first thing that was not finite up to the present epoch, or None if not found.
 
+    Where every step was finite, the test after them is looked at.
     The search has a trainer of its own. Of several processes only all together could repeat the
     run: then there is no answer.
     """
@@ -43,7 +44,10 @@ def first_bad_layer(diverged: "Trainer") -> str | None:
         if found is not None:
             return found
         again.epoch += 1
-    return None
+    again.epoch = diverged.epoch
+    with Sentinel(again.parts.model) as sentinel:
+        again.evaluate()
+    return f"{sentinel.found} (epoch {again.epoch}, test)" if sentinel.found else None
 
 
 def _search_epoch(trainer: "Trainer", give_up: float) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from surge.cli.training import (
+from surge.cli._training import (
     changes_of,
     choose_device,
     conclude,

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from surge.cli.console import print_table, progress
 from surge.cli.toy import toy_study
-from surge.cli.training import conclude, environment_of, run_in
+from surge.cli._training import conclude, environment_of, run_in
 from surge.errors import ConfigError, SurgeError
 from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
@@ -96,10 +96,7 @@ def digits_study(
     """Train every recipe with every seed, store and print the table, draw the curves."""
     jobs = missing(recipes, seeds, [], out / "runs")
     where = out / "results"
-    (where / "digits.jsonl").unlink(missing_ok=True)
-    for job in jobs:  # of an earlier demo
-        if (job.folder / "config.yaml").exists():
-            shutil.rmtree(job.folder)
+    _clear(jobs, where)
     quiet = Console(quiet=True)
     with progress(console, "digits", total=len(jobs)) as advance:
         for job, outcome, environment in _trained(jobs, workers):
@@ -116,6 +113,14 @@ def digits_study(
     rows = learning.make_rows(runs)
     figures.save(learning.draw(rows), rows, out / "digits" / "learning.png")
     return table, runs
+
+
+def _clear(jobs: Sequence[Job], where: Path) -> None:
+    """Remove the runs and results of an earlier demo, and nothing else."""
+    (where / "digits.jsonl").unlink(missing_ok=True)
+    for job in jobs:
+        if (job.folder / "config.yaml").exists():
+            shutil.rmtree(job.folder)
 
 
 def _trained(jobs: Sequence[Job], workers: int) -> Iterator[Finished]:

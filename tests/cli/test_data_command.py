@@ -1,0 +1,124 @@
+"""``surge data``: what is there, and how to get the rest."""
+
+import io
+import urllib.error
+
+import pytest
+from rich.console import Console
+
+from surge.cli import data as command
+from surge.cli import main
+from surge.data import download
+from surge.data.cifar10 import BINARY, SHA256
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """No network at all."""
+
+    def refuse(*_, **__):
+        raise urllib.error.URLError("Name or service not known")
+
+    monkeypatch.setattr(download.urllib.request, "urlopen", refuse)
+
+
+def test_list_of_an_empty_folder_says_how_to_get_everything(tmp_path, capsys):
+    assert main(["data", "--data", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "0 of 6 files in cifar-10-batches-bin" in out
+    assert "surge data cifar10 --data" in out
+    assert "comes with scikit-learn" in out
+
+
+def test_list_counts_what_is_there_in_both_layouts(tmp_path, capsys):
+    for name in ("cifar-10-batches-bin/test_batch.bin", "cifar-10-batches-py/data_batch_1"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(b"")
+    main(["data", "--data", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "1 of 6 files in cifar-10-batches-bin" in out
+    assert "1 of 6 files in cifar-10-batches-py" in out
+
+
+def test_folder_comes_from_the_environment(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SURGE_DATA", str(tmp_path))
+    main(["data"])
+    assert f"Data sets in {tmp_path}" in capsys.readouterr().out.replace("\n", "")
+
+
+def test_without_a_network_the_error_says_which_file_to_put_where(tmp_path, capsys, offline):
+    assert main(["data", "cifar10", "--data", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "get cifar-10-binary.tar.gz from https://www.cs.toronto.edu/~kriz/" in err
+    assert f"put it at {tmp_path / 'cifar-10-binary.tar.gz'}" in err
+
+
+def test_complete_data_needs_no_network(data_dir, capsys, offline):
+    assert main(["data", "cifar10", "--data", str(data_dir)]) == 0
+    assert f"CIFAR-10 is complete in {data_dir / BINARY.folder}" in capsys.readouterr().out
+
+
+def test_mirror_is_asked_and_its_archive_not_pinned(tmp_path, monkeypatch, capsys):
+    asked = {}
+
+    def fake(root, **options):
+        asked.update(options, root=root)
+        options["progress"](50_000_000, 100_000_000)
+        options["progress"](51_000_000, 100_000_000)
+        options["progress"](100_000_000, 100_000_000)
+        return root / BINARY.folder
+
+    monkeypatch.setattr("surge.data.download_cifar10", fake)
+    words = ["data", "cifar10", "--data", str(tmp_path), "--url", "https://mirror/c.tar.gz"]
+    assert main(words) == 0
+    assert (asked["root"], asked["url"]) == (tmp_path, "https://mirror/c.tar.gz")
+    assert asked["sha256"] is None
+    out = capsys.readouterr().out
+    assert out.count("cifar10: ") == 2  # half, and all: a line at every tenth
+    assert "cifar10: 50.0 of 100.0 MB" in out
+    assert "cifar10: 100.0 of 100.0 MB" in out
+
+
+def test_official_archive_is_pinned(tmp_path, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(
+        "surge.data.download_cifar10", lambda root, **options: asked.update(options) or root
+    )
+    assert main(["data", "cifar10", "--data", str(tmp_path)]) == 0
+    assert asked["url"] == download.URL
+    assert asked["sha256"] == download.ARCHIVE_SHA256
+
+
+def test_bad_mirror_is_one_line(tmp_path, capsys):
+    assert main(["data", "cifar10", "--data", str(tmp_path), "--url", "ftp://x"]) == 2
+    assert "must begin with http" in capsys.readouterr().err
+
+
+def test_size_unknown_shows_what_has_arrived():
+    console = Console(file=io.StringIO(), width=100)
+    with command._bytes_shown(console) as progress:
+        progress(1_000_000, 0)
+        progress(40_000_000, 0)
+    assert console.file.getvalue() == "cifar10: 1.0 MB\ncifar10: 40.0 MB\n"
+
+
+def test_terminal_gets_a_bar():
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with command._bytes_shown(console) as progress:
+        progress(50_000_000, 100_000_000)
+    assert "50.0/100.0 MB" in console.file.getvalue()
+
+
+def test_digits_need_no_download(capsys):
+    assert main(["data", "digits"]) == 0
+    assert "nothing to download" in capsys.readouterr().out
+
+
+def test_unknown_set_names_the_near_miss(capsys):
+    assert main(["data", "cifar"]) == 2
+    assert 'no data set "cifar". Did you mean "cifar10"?' in capsys.readouterr().err
+
+
+def test_names_of_files_are_those_of_the_checksums():
+    assert len(SHA256) == 6

@@ -1,0 +1,119 @@
+"""``surge demo`` from the command line to the page."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections import namedtuple
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from rich.console import Console
+
+from surge.cli import _demonstrating as demonstrating, main
+from surge.errors import SurgeError
+from surge.study.demo import ARMS
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def demo(out, *more):
+    return main(["demo", "--out", str(out), "--quick", *more])
+
+
+def stored(out):
+    lines = (out / "results" / "digits.jsonl").read_text().splitlines()
+    return {line["row"]: line["last"] for line in map(json.loads, lines)}
+
+
+def test_demo_makes_one_page_with_the_numbers(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert demo(out, "--workers", "2") == 0
+    found, page = stored(out), out / "report.html"
+    assert list(sorted(found)) == sorted(ARMS)
+    text, printed = page.read_text(), capsys.readouterr().out
+    assert f"The page: {page}" in printed and "digits 5/5" in printed
+    assert page.stat().st_size < 5_000_000
+    HTMLParser().feed(text)
+    assert "http://" not in text and "https://" not in text
+    for accuracy in found.values():
+        assert f"{accuracy:.2f}" in text and f"{accuracy:.2f}" in printed
+    for claim in json.loads((out / "toy" / "claims.json").read_text()):
+        assert f"{claim['difference']:+.4f} [{claim['low']:+.4f}, {claim['high']:+.4f}]" in text
+    assert not (tmp_path / "results").exists()
+
+    # Again, in this process: the old runs are replaced, and the numbers are the same.
+    threads = torch.get_num_threads()
+    recipes = demonstrating.demo.digits_recipes(2)
+    table, runs = demonstrating.digits_study(recipes, (0,), out, 1, Console(quiet=True))
+    assert stored(out) == found == {row.row: row.last.mean for row in table}
+    assert len(runs) == 5 and torch.get_num_threads() == threads
+
+
+def test_demo_keeps_what_it_did_not_write(tmp_path):
+    jobs = demonstrating.missing(demonstrating.demo.digits_recipes(2), (0,), [], tmp_path / "runs")
+    mine = jobs[0].folder / "notes.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("not a run")
+    jobs[0].folder.joinpath("figures").mkdir()
+    demonstrating._clear(jobs, tmp_path / "results")
+    assert mine.exists()
+
+
+@pytest.mark.parametrize("module", ["matplotlib", "sklearn.datasets"])
+def test_demo_missing_package_is_one_sentence(tmp_path, capsys, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert demo(tmp_path / "out") == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1 and "pip install 'surge-bnn[demo]'" in captured.err
+    assert captured.out == "" and not (tmp_path / "out").exists()
+
+
+def test_demo_full_disk_is_one_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, 5_000_000))
+    assert demo(tmp_path / "out") == 2
+    assert "only 5 MB are free" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_demo_refuses_no_workers(tmp_path, capsys):
+    assert demo(tmp_path / "out", "--workers", "0") == 2
+    assert "--workers 0 must be at least 1" in capsys.readouterr().err
+
+
+def test_demo_says_when_a_process_was_killed(monkeypatch):
+    class Pool:
+        def __init__(self, *args, **kwargs):
+            kwargs["initializer"]()
+
+        __enter__ = lambda self: self  # noqa: E731
+        __exit__ = lambda self, *error: None  # noqa: E731
+
+        def submit(self, function, job):
+            future = Future()
+            future.set_exception(BrokenProcessPool("killed"))
+            return future
+
+        def shutdown(self, **how):
+            assert how["cancel_futures"]
+
+    kept = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(demonstrating, "ProcessPoolExecutor", Pool)
+    try:
+        with pytest.raises(SurgeError, match="--workers 1"):
+            list(demonstrating._trained([None, None], 2))
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, kept)
+
+
+def test_workers_are_the_cores_of_this_process_up_to_four(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(64)), raising=False)
+    assert demonstrating.usable_cores() == 4
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert demonstrating.usable_cores() == 1

@@ -1,0 +1,186 @@
+"""``surge reproduce``: fills a table, a few runs at a time."""
+
+import json
+
+import pytest
+import torch
+
+from surge.cli import main, reproducing
+from surge.cli._reproducing import OVERRIDES
+from surge.train.checkpoint import found
+from surge.train.run import RunFolder
+from surge.train.watch import DivergedError
+from tests.nets import assert_same_tensors
+from tests.train.small import digits
+
+ROWS = ("--rows", "cnn-bnn", "cnn-bnn-surge")
+
+
+@pytest.fixture
+def reproduce(tmp_path, monkeypatch, capsys):
+    """Run the command on 64 digits in an empty folder; return exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    sets = (digits("train", 64), digits("test", 40))
+    monkeypatch.setattr(reproducing, "load_sets", lambda spec, root: sets)
+
+    def run(*words):
+        code = main(["reproduce", "digits", "--device", "cpu", "--epochs", "2", *words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+def stored(tmp_path):
+    path = tmp_path / "results" / "digits.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def folder(tmp_path, row, seed=0):
+    return tmp_path / "runs" / f"digits-{row}-2ep-seed{seed}"
+
+
+def final(path):
+    newest, *_ = found(path / "checkpoints")
+    return torch.load(newest, weights_only=True)["model"]
+
+
+def test_reproduce_runs_stores_and_prints(reproduce, tmp_path):
+    code, out, _ = reproduce(*ROWS, "--seeds", "0", "1")
+    assert code == 0
+    assert "4 of 4 runs are missing" in out
+    runs = [(r["seed"], r["row"]) for r in stored(tmp_path)]
+    assert runs == [(0, "cnn-bnn"), (0, "cnn-bnn-surge"), (1, "cnn-bnn"), (1, "cnn-bnn-surge")]
+    assert all(r["overrides"] == {"epochs": 2} for r in stored(tmp_path))
+    lasts = {(r["row"], r["seed"]): r["last"] for r in stored(tmp_path)}
+    mean = sum(lasts["cnn-bnn-surge", seed] - lasts["cnn-bnn", seed] for seed in (0, 1)) / 2
+    line = next(line for line in out.splitlines() if line.startswith("| cnn-bnn-surge | 2 |"))
+    assert f"{mean:+.2f} [" in line and "(2 pairs)" in line
+
+
+def test_reproduce_does_nothing_twice(reproduce, tmp_path):
+    reproduce(*ROWS, "--seeds", "0")
+    before = stored(tmp_path)
+    code, out, _ = reproduce(*ROWS, "--seeds", "0")
+    assert code == 0
+    assert "0 of 2 runs are missing" in out
+    assert stored(tmp_path) == before
+
+
+def test_table_only_trains_nothing(reproduce, tmp_path):
+    code, out, _ = reproduce(*ROWS, "--table-only")
+    assert code == 0
+    assert "| cnn-bnn | 2 | - | open | open | 0 | - |" in out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_all_rows_are_the_default(reproduce):
+    _, out, _ = reproduce("--table-only")
+    for row in ("cnn-float", "cnn-bnn", "cnn-bnn-surge", "cnn-recu", "cnn-recu-surge"):
+        assert f"| {row} |" in out
+
+
+def test_budget_stops_and_the_next_call_goes_on(reproduce, tmp_path):
+    reproduce(*ROWS, "--seeds", "0", "--runs", "whole", "--results", "whole")
+    code, out, _ = reproduce(*ROWS, "--seeds", "0", "--budget", "0.001s")
+    assert code == 0
+    assert stored(tmp_path) == []
+    calls = 0
+    while len(stored(tmp_path)) < 2:
+        calls += 1
+        assert calls < 6
+        reproduce(*ROWS, "--seeds", "0", "--budget", "0.01s")
+    for row in ROWS[1:]:
+        name = f"digits-{row}-2ep-seed0"
+        assert_same_tensors(final(tmp_path / "runs" / name), final(tmp_path / "whole" / name))
+
+
+def test_begun_run_keeps_the_overrides_it_was_begun_with(reproduce, tmp_path):
+    words = ("--rows", "cnn-bnn", "--seeds", "0")
+    reproduce(*words)
+    path = folder(tmp_path, "cnn-bnn")
+    environment = json.loads((path / "env.json").read_text())
+    assert environment["overrides"] == {"epochs": 2}
+    environment["overrides"] = {"epochs": 2, "precision": "fp32"}
+    (path / "env.json").write_text(json.dumps(environment))
+    (tmp_path / "results" / "digits.jsonl").unlink()
+    code, out, _ = reproduce(*words)
+    assert code == 0
+    assert "continuing after epoch 2" in out
+    (line,) = stored(tmp_path)
+    assert line["overrides"] == {"epochs": 2, "precision": "fp32"}
+
+
+def test_run_killed_before_its_first_checkpoint_starts_anew(reproduce, tmp_path):
+    words = ("--rows", "cnn-bnn", "--seeds", "0")
+    reproduce(*words)
+    path = folder(tmp_path, "cnn-bnn")
+    whole = final(path)
+    for file in found(path / "checkpoints"):
+        file.unlink()
+    (path / "summary.txt").unlink()
+    (tmp_path / "results" / "digits.jsonl").unlink()
+    assert len(RunFolder(path).metrics()) == 2
+    code, out, _ = reproduce(*words)
+    assert code == 0
+    assert "continuing" not in out
+    assert_same_tensors(final(path), whole)
+    assert [row["epoch"] for row in RunFolder(path).metrics()] == [0, 1]
+
+
+def test_begun_run_with_other_settings_is_refused(reproduce, tmp_path):
+    words = ("--rows", "cnn-bnn", "--seeds", "0")
+    reproduce(*words)
+    path = folder(tmp_path, "cnn-bnn")
+    config = path / "config.yaml"
+    config.write_text(config.read_text().replace("lr: 0.05", "lr: 0.5"))
+    (tmp_path / "results" / "digits.jsonl").unlink()
+    code, _, err = reproduce(*words)
+    assert code == 2
+    assert "other settings than the recipe has now" in err
+    assert f"surge train --resume {path.relative_to(tmp_path)}" in err
+
+
+def test_diverged_run_does_not_stop_the_others(reproduce, tmp_path, monkeypatch):
+    real = reproducing.run_in
+
+    def run_in(where, recipe, *args, **kwargs):
+        if recipe.row == "cnn-bnn":
+            raise DivergedError("Training diverged in epoch 0 of cnn-bnn.")
+        return real(where, recipe, *args, **kwargs)
+
+    monkeypatch.setattr(reproducing, "run_in", run_in)
+    code, out, _ = reproduce(*ROWS, "--seeds", "0")
+    assert code == 1
+    assert "Training diverged in epoch 0 of cnn-bnn." in out
+    assert [r["row"] for r in stored(tmp_path)] == ["cnn-bnn-surge"]
+
+
+def test_variant_rows_can_be_asked_for(reproduce):
+    _, out, _ = reproduce("--rows", "cnn-recu-surge-tied", "--table-only")
+    assert "| cnn-recu-surge-tied | 2 | - | open |" in out
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (("--rows", "cnn-reku"), 'There is no recipe "digits-cnn-reku". Did you mean'),
+        (("--budget", "x"), '--budget "x" is not a time'),
+    ],
+)
+def test_mistakes_are_one_line(reproduce, words, expected):
+    code, _, err = reproduce(*words)
+    assert code == 2
+    assert expected in err
+    assert err.count("\n") == 1
+
+
+def test_unknown_table_names_the_near_miss(capsys):
+    assert main(["reproduce", "digit"]) == 2
+    assert 'no table "digit". Did you mean "digits"?' in capsys.readouterr().err
+
+
+def test_changes_that_reproduce_makes_are_fields_of_its_command():
+    from surge.cli.reproduce import ReproduceCommand
+
+    assert set(OVERRIDES) <= set(ReproduceCommand.__dataclass_fields__)

@@ -1,0 +1,299 @@
+"""``surge train`` from the command line to the run folder."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+from surge.cli import main
+from surge.cli._training import choose_device, seconds_of
+from surge.data.cifar10 import BINARY, SHA256
+from surge.errors import ConfigError
+from surge.train.checkpoint import found, save
+from surge.train.run import RunFolder
+from tests.nets import assert_same_tensors
+
+SHORT = ("--epochs", "2", "--limit", "64", "--device", "cpu", "--save-every", "0")
+
+
+@pytest.fixture
+def train(tmp_path, monkeypatch, capsys):
+    """Run the command in an empty folder; return its exit code, what it printed, and errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        code = main(["train", *map(str, words)])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+def one_line(err):
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def final(path):
+    newest, *_ = found(path / "checkpoints")
+    return torch.load(newest, weights_only=True)["model"]
+
+
+def test_train_writes_the_whole_run_folder(train, tmp_path):
+    code, out, _ = train("digits-cnn-recu-surge", *SHORT, "--seed", "3")
+    assert code == 0
+    run = tmp_path / "runs" / "digits-cnn-recu-surge-seed3"
+    names = {path.name for path in run.iterdir()}
+    assert names == {
+        "config.yaml",
+        "env.json",
+        "metrics.jsonl",
+        "log.txt",
+        "checkpoints",
+        "summary.txt",
+        "figures",
+    }
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert (config["train"]["epochs"], config["data"]["limit"]) == (2, 64)
+    environment = json.loads((run / "env.json").read_text())
+    assert (environment["seed"], environment["device"]) == (3, "cpu")
+    assert environment["overrides"] == {"epochs": 2, "limit": 64}
+    assert "steps eager (no GPU is used)" in out
+    assert f"evaluate with: surge evaluate {run.relative_to(tmp_path)}" in out
+    summary = (run / "summary.txt").read_text()
+    assert summary.startswith("digits-cnn-recu-surge seed 3: top1 ")
+    assert "(last epoch)" in summary and "(best, epoch " in summary
+    assert summary.strip() in out
+    assert (run / "log.txt").read_text().count("\n") == 3
+
+
+def test_train_stores_the_result(train, tmp_path):
+    train("digits-cnn-bnn-surge", *SHORT, "--eta", "0.05", "--commit", "abc")
+    (line,) = (tmp_path / "results" / "digits.jsonl").read_text().splitlines()
+    stored = json.loads(line)
+    assert (stored["row"], stored["seed"], stored["epochs"]) == ("cnn-bnn-surge", 0, 2)
+    assert stored["overrides"] == {"epochs": 2, "eta": 0.05, "limit": 64}
+    assert (stored["data"], stored["precision"]) == ("digits, test set, first 64", "fp32")
+    rows = (tmp_path / "runs" / "digits-cnn-bnn-surge-seed0" / "metrics.jsonl").read_text()
+    last = json.loads(rows.splitlines()[-1])
+    assert stored["last"] == pytest.approx(last["test_top1"], abs=1e-4)
+    assert stored["commit"] == "abc"
+
+
+def test_budget_stops_after_an_epoch_and_resume_goes_on(train, tmp_path):
+    train("digits-cnn-recu-surge", *SHORT, "--out", "whole")
+    code, out, _ = train("digits-cnn-recu-surge", *SHORT, "--out", "part", "--budget", "0.001s")
+    assert code == 0
+    assert "Stopped after epoch 1 of 2. Continue with: surge train --resume part" in out
+    assert not (tmp_path / "part" / "summary.txt").exists()
+    assert len((tmp_path / "results" / "digits.jsonl").read_text().splitlines()) == 1
+    code, out, _ = train("--resume", "part", "--device", "cpu")
+    assert code == 0
+    assert "continuing after epoch 1" in out
+    assert_same_tensors(final(tmp_path / "part"), final(tmp_path / "whole"))
+    rows = (tmp_path / "part" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["epoch"] for row in rows] == [0, 1]
+
+
+def test_resume_of_a_finished_run_stores_nothing_twice(train, tmp_path):
+    train("digits-cnn-bnn", *SHORT, "--out", "run")
+    code, out, _ = train("--resume", "run", "--device", "cpu")
+    assert code == 0
+    assert "(last epoch)" in out
+    assert len((tmp_path / "results" / "digits.jsonl").read_text().splitlines()) == 1
+
+
+def test_resume_of_a_run_killed_before_its_first_checkpoint_starts_anew(train, tmp_path):
+    train("digits-cnn-bnn", *SHORT, "--out", "whole")
+    train("digits-cnn-bnn", *SHORT, "--out", "run")
+    for path in found(tmp_path / "run" / "checkpoints"):
+        path.unlink()
+    code, *_ = train("--resume", "run", "--device", "cpu")
+    assert code == 0
+    assert_same_tensors(final(tmp_path / "run"), final(tmp_path / "whole"))
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["epoch"] for row in rows] == [0, 1]
+
+
+def test_resume_passes_over_a_torn_checkpoint_and_says_so(train, tmp_path):
+    train("digits-cnn-bnn", *SHORT, "--out", "run")
+    newest, older = found(tmp_path / "run" / "checkpoints")
+    newest.write_bytes(newest.read_bytes()[:1000])
+    code, out, _ = train("--resume", "run", "--device", "cpu")
+    assert code == 0
+    assert f"{newest.name} is damaged" in out
+    assert f"{older.name} is used instead" in out
+
+
+def test_train_into_an_existing_run_names_resume(train):
+    train("digits-cnn-bnn", *SHORT, "--budget", "0.001s")
+    code, _, err = train("digits-cnn-bnn", *SHORT)
+    assert code == 2
+    assert "--resume runs/digits-cnn-bnn-seed0" in one_line(err)
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ((), "Which recipe? Name one"),
+        (("digits-cnn-reku",), 'Did you mean "digits-cnn-recu"?'),
+        (("digits-cnn-recu-surge-tide",), 'no variant "tide". Did you mean "tied"?'),
+        (("digits-cnn-recu", "--eta", "0.1"), "has no setting eta"),
+        (("digits-cnn-recu", "--epochs", "0"), "epochs=0 must be at least 1"),
+        (("digits-cnn-recu-surge", "--eta", "0"), "eta=0.0 must be a positive"),
+        (("digits-cnn-recu", "--limit", "0"), "limit=0 must be at least 1"),
+        (("digits-cnn-recu", "--budget", "soon"), '--budget "soon" is not a time'),
+        (("digits-cnn-recu", "--device", "tpu9"), '--device "tpu9" is not known'),
+        (("digits-cnn-recu", "--captured", "True", "--device", "cpu"), "--captured needs a CUDA"),
+        (("--resume", "nowhere"), "nowhere is not the folder of a run: config.yaml is missing"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(train, words, expected):
+    code, _, err = train(*words)
+    assert code == 2
+    assert expected in one_line(err)
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (("digits-cnn-bnn",), "holds digits-cnn-recu, not digits-cnn-bnn"),
+        (("--seed", "5"), "has seed 1, not 5"),
+        (("--epochs", "9"), "drop --epochs"),
+        (("--held-out",), "drop --held-out"),
+        (("--out", "elsewhere"), "drop --out"),
+    ],
+)
+def test_resume_refuses_what_would_change_the_run(train, tmp_path, words, expected):
+    from surge.recipes import get_recipe
+
+    RunFolder.create(tmp_path / "run", get_recipe("digits-cnn-recu"), {"seed": 1})
+    code, _, err = train("--resume", "run", *words)
+    assert code == 2
+    assert expected in one_line(err)
+
+
+def test_resume_of_another_recipes_checkpoint_is_refused(train, tmp_path):
+    train("digits-cnn-bnn", *SHORT, "--out", "run")
+    save(tmp_path / "run" / "checkpoints", {"recipe": "digits-cnn-recu"}, 9)
+    code, _, err = train("--resume", "run", "--device", "cpu")
+    assert code == 2
+    assert 'belongs to the recipe "digits-cnn-recu", not to "digits-cnn-bnn"' in one_line(err)
+
+
+def test_divergence_is_one_line_that_names_the_layer(train, monkeypatch):
+    from surge.train import loop
+
+    monkeypatch.setattr(loop, "learning_rate", lambda spec, epoch: 1e30)
+    code, _, err = train("digits-cnn-float", *SHORT)
+    assert code == 2
+    expected = "Training diverged in epoch 0 of digits-cnn-float: the output of"
+    assert expected in one_line(err)
+    assert "(epoch 0, test)" in err  # a single step was finite, what it left behind is not
+
+
+def test_full_disk_is_one_line(train, tmp_path, monkeypatch):
+    import errno
+    import os
+
+    from surge.train import checkpoint
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    real = checkpoint.os.replace
+    monkeypatch.setattr(
+        checkpoint.os, "replace", lambda a, b: full() if str(b).endswith(".pt") else real(a, b)
+    )
+    code, _, err = train("digits-cnn-bnn", *SHORT)
+    assert code == 2
+    assert "No space left on device" in one_line(err)
+
+
+def test_list_shows_every_recipe(train):
+    code, out, _ = train("--list")
+    assert code == 0
+    for name in ("cifar10-resnet20-recu-surge", "digits-cnn-float", "88"):
+        assert name in out
+
+
+def test_tensorboard_events_hold_every_number(train, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train("digits-cnn-recu-surge", *SHORT, "--out", "run", "--tensorboard")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    assert {"train_loss", "test_top1", "lr", "flips", "scale", "injected", "delivered"} <= tags
+    rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    wanted = [(json.loads(row)["epoch"], json.loads(row)["train_loss"]) for row in rows]
+    scalars = [(event.step, event.value) for event in events.Scalars("train_loss")]
+    assert scalars == [(step, pytest.approx(value, rel=1e-6)) for step, value in wanted]
+
+
+def test_held_out_tests_on_a_tenth_of_the_training_set(train, tmp_path):
+    words = ("--epochs", "1", "--device", "cpu", "--out", "run")
+    train("digits-cnn-bnn", *words, "--held-out")
+    (line,) = (tmp_path / "results" / "digits.jsonl").read_text().splitlines()
+    assert json.loads(line)["data"] == "digits, held out"
+
+
+@pytest.fixture
+def damaged(tmp_path, data_dir):
+    """Real CIFAR-10 with one file replaced by what a function makes of its bytes."""
+    folder = tmp_path / "sets" / BINARY.folder
+    folder.mkdir(parents=True)
+
+    def make(change):
+        for name in SHA256:
+            (folder / f"{name}.bin").symlink_to(data_dir / BINARY.folder / f"{name}.bin")
+        spoiled = folder / "data_batch_3.bin"
+        content = bytearray(spoiled.read_bytes())
+        spoiled.unlink()
+        changed = change(content)
+        if changed is not None:
+            spoiled.write_bytes(changed)
+        return folder.parent
+
+    return make
+
+
+def mislabelled(content):
+    content[3073] = 200
+    return content
+
+
+@pytest.mark.parametrize(
+    "change, expected",
+    [
+        (lambda content: None, "data_batch_3.bin is missing. Run `surge data cifar10"),
+        (lambda content: content[:-5], "data_batch_3.bin holds 30,729,995 bytes"),
+        (mislabelled, "data_batch_3.bin is not the official file"),
+        (lambda content: b"", "data_batch_3.bin holds 0 bytes"),
+    ],
+    ids=["missing", "truncated", "mislabelled", "empty"],
+)
+def test_damaged_data_is_one_line_and_leaves_no_run(train, damaged, tmp_path, change, expected):
+    root = damaged(change)
+    code, _, err = train("cifar10-resnet20-recu", "--limit", "8", "--data", root)
+    assert code == 2
+    assert expected in one_line(err)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_seconds_of_budgets():
+    assert [seconds_of(text) for text in ("90", "90s", "9m", "1.5h")] == [90, 90, 540, 5400]
+    with pytest.raises(ConfigError):
+        seconds_of("-5m")
+
+
+def test_choose_device_without_a_name_takes_what_is_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert choose_device(None) == torch.device("cpu")
+    with pytest.raises(ConfigError, match="torch sees no CUDA GPU"):
+        choose_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert choose_device(None) == torch.device("cuda:3")

@@ -1,0 +1,128 @@
+"""The stored results: what a line says, and that no line is lost or written twice."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from surge.errors import ConfigError
+from surge.recipes import get_recipe, overridden
+from surge.study.results import append, data_name, make_result, read, select
+from surge.train.loop import Outcome
+from tests.study.stored import result
+
+OUTCOME = Outcome(True, 3, 87.123456, 87.6, 2, 12.345, "eager")
+ENVIRONMENT = {"cuda": "13.0", "device": "cuda", "hardware": "H200", "torch": "2.11", "commit": "c"}
+
+
+def test_append_then_read_gives_the_same_results_in_order(tmp_path):
+    stored = [result(seed=seed) for seed in (2, 0, 1)]
+    for one in stored:
+        path = append(tmp_path / "results", one)
+    assert path == tmp_path / "results" / "cifar10.jsonl"
+    assert read(tmp_path / "results", "cifar10") == stored
+
+
+def test_append_writes_a_concluded_run_once(tmp_path):
+    for _ in range(2):
+        append(tmp_path, result())
+    append(tmp_path, result(last=87.01))
+    assert len(read(tmp_path, "cifar10")) == 2
+
+
+def test_append_on_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    append(tmp_path, result(seed=0))
+    before = (tmp_path / "cifar10.jsonl").read_bytes()
+    real = Path.open
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            self.file.close()
+
+        def write(self, data):
+            self.file.write(data[:40])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def full(self, *args, **kwargs):
+        file = real(self, *args, **kwargs)
+        return Full(file) if args[:1] == ("ab",) else file
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", full)
+        with pytest.raises(OSError, match="No space left"):
+            append(tmp_path, result(seed=1))
+    assert (tmp_path / "cifar10.jsonl").read_bytes() == before
+    append(tmp_path, result(seed=1))
+    assert [r.seed for r in read(tmp_path, "cifar10")] == [0, 1]
+
+
+def test_read_of_nothing_is_empty(tmp_path):
+    assert read(tmp_path, "cifar10") == []
+
+
+@pytest.mark.parametrize("line", ["{", "{}", "[1]", '"text"'])
+def test_read_names_the_line_that_is_no_result(tmp_path, line):
+    append(tmp_path, result())
+    with (tmp_path / "cifar10.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(ConfigError, match=r"cifar10.jsonl, line 2 is not a result"):
+        read(tmp_path, "cifar10")
+
+
+def test_unknown_fields_of_a_later_version_are_passed_over(tmp_path):
+    append(tmp_path, result())
+    path = tmp_path / "cifar10.jsonl"
+    path.write_text(path.read_text().replace('"seed"', '"new": 1, "seed"'))
+    assert read(tmp_path, "cifar10") == [result()]
+
+
+def test_make_result_describes_the_run():
+    overrides = {"epochs": 3, "held_out": True}
+    recipe = overridden(get_recipe("cifar10-resnet20-recu-surge"), overrides)
+    found = make_result(recipe, overrides, 5, OUTCOME, ENVIRONMENT)
+    assert (found.table, found.row) == ("cifar10", "resnet20-recu-surge")
+    assert (found.recipe, found.seed, found.epochs) == ("cifar10-resnet20-recu-surge", 5, 3)
+    assert (found.last, found.best, found.seconds) == (87.1235, 87.6, 12.3)
+    assert (found.data, found.precision) == ("cifar10, held out", "bf16")
+    assert found.setting == ""
+
+
+@pytest.mark.parametrize(
+    "environment, precision",
+    [
+        ({"cuda": "13.0", "device": "cpu"}, "fp32"),
+        ({"cuda": None, "device": "cpu"}, "fp32"),
+        ({"cuda": "13.0", "device": "cuda"}, "bf16"),
+        ({"cuda": "13.0"}, "bf16"),
+        ({"cuda": None}, "fp32"),
+    ],
+)
+def test_precision_is_that_of_the_device_used(environment, precision):
+    recipe = get_recipe("cifar10-resnet20-recu")
+    whole = {"hardware": "h", "torch": "t", "commit": None, **environment}
+    assert make_result(recipe, {}, 0, OUTCOME, whole).precision == precision
+
+
+def test_setting_names_what_changes_the_recipe_itself():
+    overrides = {"epochs": 10, "limit": 5, "precision": "fp32", "eta": 0.1, "accumulate": 2}
+    assert result(overrides=overrides).setting == "accumulate=2, eta=0.1"
+
+
+def test_data_name_says_which_images():
+    recipe = get_recipe("digits-cnn-recu")
+    assert data_name(recipe) == "digits, test set"
+    changed = overridden(recipe, {"held_out": True, "limit": 64})
+    assert data_name(changed) == "digits, held out, first 64"
+
+
+def test_select_compares_every_field():
+    stored = [result(seed=0), result(seed=1), result(row="resnet20-bnn", seed=1)]
+    assert select(stored, seed=1, row="resnet20-recu") == [stored[1]]
+    assert select(stored, setting="") == stored
