@@ -14,8 +14,10 @@ import pytest
 import torch
 from rich.console import Console
 
-from surge.cli import _demonstrating as demonstrating, main
+from surge.cli import _demonstrating as demonstrating
+from surge.cli import main
 from surge.errors import SurgeError
+from surge.study import toy_figures
 from surge.study.demo import ARMS
 
 Usage = namedtuple("Usage", "total used free")
@@ -30,11 +32,20 @@ def stored(out):
     return {line["row"]: line["last"] for line in map(json.loads, lines)}
 
 
-def test_demo_makes_one_page_with_the_numbers(tmp_path, capsys):
+@pytest.fixture
+def one_picture(monkeypatch):
+    """Draw one of the five toy figures; all of them are drawn by the test of the toy study."""
+    name, what = next(iter(toy_figures.PICTURES.items()))
+    monkeypatch.setattr(toy_figures, "PICTURES", {name: what})
+
+
+def test_demo_makes_one_page_with_the_numbers(tmp_path, capsys, one_picture):
     out = tmp_path / "out"
-    assert demo(out, "--workers", "2") == 0
+    threads = torch.get_num_threads()
+    assert demo(out, "--workers", "1") == 0
+    assert torch.get_num_threads() == threads
     found, page = stored(out), out / "report.html"
-    assert list(sorted(found)) == sorted(ARMS)
+    assert sorted(found) == sorted(ARMS)
     text, printed = page.read_text(), capsys.readouterr().out
     assert f"The page: {page}" in printed and "digits 5/5" in printed
     assert page.stat().st_size < 5_000_000
@@ -46,12 +57,11 @@ def test_demo_makes_one_page_with_the_numbers(tmp_path, capsys):
         assert f"{claim['difference']:+.4f} [{claim['low']:+.4f}, {claim['high']:+.4f}]" in text
     assert not (tmp_path / "results").exists()
 
-    # Again, in this process: the old runs are replaced, and the numbers are the same.
-    threads = torch.get_num_threads()
-    recipes = demonstrating.demo.digits_recipes(2)
-    table, runs = demonstrating.digits_study(recipes, (0,), out, 1, Console(quiet=True))
-    assert stored(out) == found == {row.row: row.last.mean for row in table}
-    assert len(runs) == 5 and torch.get_num_threads() == threads
+    # Again, two at a time: the old runs are replaced, and the numbers are the same.
+    recipes = demonstrating.demo.digits_recipes(2)[:2]
+    table, runs = demonstrating.digits_study(recipes, (0,), out, 2, Console(quiet=True))
+    assert stored(out) == {row.row: row.last.mean for row in table}
+    assert stored(out).items() <= found.items() and len(runs) == 2
 
 
 def test_demo_keeps_what_it_did_not_write(tmp_path):

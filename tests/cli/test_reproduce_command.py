@@ -5,7 +5,8 @@ import json
 import pytest
 import torch
 
-from surge.cli import main, reproducing
+from surge.cli import _reproducing as reproducing
+from surge.cli import main
 from surge.cli._reproducing import OVERRIDES
 from surge.train.checkpoint import found
 from surge.train.run import RunFolder
@@ -82,8 +83,7 @@ def test_all_rows_are_the_default(reproduce):
 
 def test_budget_stops_and_the_next_call_goes_on(reproduce, tmp_path):
     reproduce(*ROWS, "--seeds", "0", "--runs", "whole", "--results", "whole")
-    code, out, _ = reproduce(*ROWS, "--seeds", "0", "--budget", "0.001s")
-    assert code == 0
+    assert reproduce(*ROWS, "--seeds", "0", "--budget", "0.001s")[0] == 0
     assert stored(tmp_path) == []
     calls = 0
     while len(stored(tmp_path)) < 2:

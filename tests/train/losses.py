@@ -5,9 +5,9 @@ Stored ones are in ``golden/losses.json``. After a change that is meant to chang
     SURGE_DATA=... python -m tests.train.losses            # all stored rows
     SURGE_DATA=... python -m tests.train.losses NAME ...   # some, or new ones
 
-One step is one epoch of one batch, so that schedules move between the steps. Everything is computed
-in float64: in a deep binary network one sign that rounding turns over changes the next loss by 0.1, and
-float32 rounds differently on another processor, or with another number of threads.
+One step is one epoch of one batch, so that schedules move between the steps. Everything is
+computed in float64: in a deep binary network one sign that rounding turns over changes the next
+loss by 0.1, and float32 rounds differently on another processor or with more threads.
 """
 
 import json
@@ -21,7 +21,7 @@ from unittest import mock
 
 import torch
 
-from surge.cli import main, training
+from surge.cli import _training, main
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.variants import VARIANTS
 from surge.train import build, step
@@ -60,7 +60,7 @@ def losses(name, folder, *options):
     limit = LIMITS[get_recipe(name).model.name]
     words = ["train", name, "--epochs", str(STEPS), "--limit", str(limit), "--device", "cpu"]
     words += ["--out", f"{folder}/run", "--results", f"{folder}/results", "--save-every", "1e9"]
-    with double_precision(), mock.patch.object(training, "load_sets", cached_sets):
+    with double_precision(), mock.patch.object(_training, "load_sets", cached_sets):
         assert main([*words, *options]) == 0
     rows = (folder / "run" / "metrics.jsonl").read_text().splitlines()
     return [json.loads(row)["train_loss"] for row in rows]

@@ -16,7 +16,7 @@ CASES = {
     "accumulated": {"row": "cnn-bnn-surge", "accumulate": 2},
     "partial": {"row": "cnn-bnn-surge", "train": 43},
 }
-"""Two epochs of a network without BatchNorm. The last batch of ``partial`` has 11 images, 5 and 6."""
+"""Two epochs of a network without BatchNorm; the last batch of ``partial`` has 5 and 6 images."""
 
 
 def build(name, path, world=None):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
+from surge.cli._training import conclude, environment_of, run_in
 from surge.cli.console import print_table, progress
 from surge.cli.toy import toy_study
-from surge.cli._training import conclude, environment_of, run_in
 from surge.errors import ConfigError, SurgeError
 from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe

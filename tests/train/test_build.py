@@ -1,0 +1,86 @@
+"""From a recipe to data, model and optimizer."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from surge.data import load_digits
+from surge.errors import DataNotFoundError
+from surge.recipes import DataSpec, TrainSpec, get_recipe
+from surge.train.build import build_parts, compute_dtype, load_sets, make_loaders
+from surge.train.distributed import World
+from tests.train.small import CPU, small_sets
+
+
+def test_digits_come_in_their_two_parts():
+    train, test = load_sets(DataSpec("digits"), None)
+    assert (len(train), len(test)) == (1438, 359)
+
+
+def test_held_out_images_come_from_the_training_set():
+    train, test = load_sets(DataSpec("digits", held_out=True), None)
+    whole = load_digits("train")
+    assert len(train) + len(test) == len(whole)
+    assert len(test) == pytest.approx(0.1 * len(whole), abs=10)
+
+
+def test_limit_takes_the_first_of_each_part():
+    train, test = load_sets(DataSpec("digits", limit=50), None)
+    assert torch.equal(train.images, load_digits("train").images[:50])
+    assert len(test) == 50
+
+
+def test_cifar10_held_out_needs_no_test_file(tmp_path, data_dir):
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for number in range(1, 6):
+        name = f"data_batch_{number}.bin"
+        (folder / name).symlink_to(data_dir / "cifar-10-batches-bin" / name)
+    train, test = load_sets(DataSpec("cifar10", held_out=True), tmp_path)
+    assert (len(train), len(test)) == (45_000, 5_000)
+    with pytest.raises(DataNotFoundError, match="test_batch.bin is missing"):
+        load_sets(DataSpec("cifar10"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "device, precision, dtype",
+    [
+        ("cpu", "bf16", torch.float32),
+        ("cpu", "fp32", torch.float32),
+        ("cuda", "bf16", torch.bfloat16),
+        ("cuda", "fp32", torch.float32),
+    ],
+)
+def test_bf16_is_for_gpus(device, precision, dtype):
+    assert compute_dtype(TrainSpec(precision=precision), torch.device(device)) == dtype
+
+
+def test_loaders_share_the_batch_among_ranks():
+    recipe = get_recipe("digits-cnn-bnn")
+    seen = []
+    for rank in range(2):
+        loader, _ = make_loaders(recipe, small_sets(64, 8), 0, CPU, World(rank, 2))
+        seen.append([labels for _, labels in loader.batches(0)])
+    whole, _ = make_loaders(recipe, small_sets(64, 8), 0, CPU, World())
+    (labels,) = [labels for _, labels in whole.batches(0)]
+    assert torch.equal(torch.cat([seen[0][0], seen[1][0]]), labels)
+
+
+def test_optimizer_owns_the_auxiliary_weights_and_is_followed():
+    recipe = get_recipe("digits-cnn-recu-surge")
+    parts = build_parts(recipe, 0, CPU, torch.zeros(2, 1, 8, 8))
+    owned = {id(p) for group in parts.optimizer.param_groups for p in group["params"]}
+    assert {id(p) for p in parts.compensation.parameters()} <= owned
+    before = parts.compensation.scales()
+    parts.model.train()
+    parts.model(torch.randn(4, 1, 8, 8)).sum().backward()
+    parts.optimizer.step()
+    assert parts.compensation.scales() != before
+
+
+def test_path_options_reach_the_paths():
+    recipe = get_recipe("digits-cnn-recu-surge-tied")
+    parts = build_parts(recipe, 7, CPU, torch.zeros(2, 1, 8, 8))
+    options = {path.options for path in parts.compensation.paths.values()}
+    assert options == {replace(recipe.surge, seed=7)}

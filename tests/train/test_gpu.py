@@ -1,0 +1,248 @@
+"""Compiled and captured steps on a GPU against eager ones, and what capturing leaves behind."""
+
+import copy
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+
+from surge.data import HALF, IMAGENET, ImageSet
+from surge.layers.hooks import binary_layers, on_epoch
+from surge.recipes import get_recipe, overridden
+from surge.train.loop import LoopOptions, Trainer
+from surge.train.run import RunFolder
+
+pytestmark = pytest.mark.gpu
+
+BATCH, STEPS = 128, 20
+ROWS = ("cifar10-resnet20-recu", "cifar10-resnet20-recu-surge")
+SMALL = ("digits-cnn-recu", "digits-cnn-recu-surge")
+PATHS = [(True, True), (False, True), (True, False)]
+"""Compiled and captured, captured, compiled."""
+
+
+@pytest.fixture(autouse=True)
+def exact():
+    """No TF32 and no algorithm chosen by timing: paths differ by the order of sums alone."""
+    with torch.backends.cudnn.flags(allow_tf32=False, deterministic=True, benchmark=False):
+        yield
+    torch._dynamo.reset()
+
+
+def random_sets(count, *, small):
+    shape, top, normalization = ((1, 8, 8), 17, HALF) if small else ((3, 32, 32), 256, IMAGENET)
+    generator = torch.Generator().manual_seed(11)
+    images = torch.randint(0, top, (count, *shape), dtype=torch.uint8, generator=generator)
+    labels = torch.randint(0, 10, (count,), generator=generator)
+    names = tuple(str(digit) for digit in range(10))
+    return tuple(ImageSet(images, labels, names, normalization) for _ in range(2))
+
+
+def make(tmp_path, name, *, compiled=False, captured=False, count=BATCH * STEPS, **train):
+    recipe = overridden(get_recipe(name), {"epochs": 2, "precision": "fp32"})
+    spec = replace(recipe.train, **{"batch": BATCH, "lr": 0.01, "warmup": 0, **train})
+    tmp_path.mkdir(parents=True, exist_ok=True)
+    return Trainer(
+        replace(recipe, train=spec),
+        random_sets(count, small=name in SMALL),
+        seed=0,
+        device=torch.device("cuda"),
+        folder=RunFolder(tmp_path),
+        options=LoopOptions(compiled=compiled, captured=captured, save_every=1e9),
+    )
+
+
+def step_losses(trainer, steps=STEPS):
+    """Do some steps; return the loss of each, read one by one."""
+    trainer.begin_epoch()
+    losses = []
+    for _, (part, weight) in zip(range(steps), trainer.batches(), strict=False):
+        trainer.step(part, weight)
+        total, _, count, _ = trainer.train_step.sums.read()
+        losses.append(total / count)
+    return losses
+
+
+def state(trainer):
+    """Copies of everything that a step changes."""
+    return [tensor.detach().clone() for tensor in trainer._state()]
+
+
+def optimizer_tensors(trainer):
+    return {
+        (index, key): value.clone()
+        for index, held in enumerate(trainer.parts.optimizer.state.values())
+        for key, value in held.items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+@pytest.mark.parametrize("compiled, captured", PATHS)
+@pytest.mark.parametrize("row", SMALL)
+def test_fast_steps_of_a_shallow_network_equal_eager_ones(tmp_path, row, compiled, captured):
+    eager = make(tmp_path / "eager", row)
+    fast = make(tmp_path / "fast", row, compiled=compiled, captured=captured)
+    assert step_losses(fast) == pytest.approx(step_losses(eager), rel=0.01)
+    if eager.parts.compensation is not None:
+        scales = eager.parts.compensation.scales()
+        assert fast.parts.compensation.scales() == pytest.approx(scales, rel=0.05)
+
+
+@pytest.mark.parametrize("compiled, captured", PATHS)
+@pytest.mark.parametrize("row", ROWS)
+def test_fast_steps_of_resnet20_equal_eager_ones(tmp_path, row, compiled, captured):
+    """The first loss agrees to rounding; then single signs that rounding turned over show."""
+    eager = make(tmp_path / "eager", row)
+    fast = make(tmp_path / "fast", row, compiled=compiled, captured=captured)
+    expected, found = step_losses(eager), step_losses(fast)
+    assert found[0] == pytest.approx(expected[0], rel=1e-3)
+    assert found == pytest.approx(expected, rel=0.15)
+    assert sum(found) / STEPS == pytest.approx(sum(expected) / STEPS, rel=0.03)
+
+
+@pytest.mark.parametrize("compiled, captured", PATHS)
+@pytest.mark.parametrize("row", ROWS)
+def test_first_gradient_of_a_fast_step_is_the_eager_one(tmp_path, row, compiled, captured):
+    """Not zero, which is what a compiler that drops a backward would give."""
+    gradients = []
+    for number, mode in enumerate(({}, {"compiled": compiled, "captured": captured})):
+        trainer = make(tmp_path / str(number), row, **mode)
+        step_losses(trainer, 1)
+        gradients.append({n: p.grad.clone() for n, p in trainer.parts.model.named_parameters()})
+    for name, expected in gradients[0].items():
+        found = gradients[1][name]
+        assert expected.any(), name
+        near = torch.nn.functional.cosine_similarity(found.flatten(), expected.flatten(), dim=0)
+        assert float(near) > 0.99, name
+        assert float(found.norm() / expected.norm()) == pytest.approx(1, abs=0.05), name
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_capturing_leaves_the_state_as_it_was(tmp_path, row, optimizer):
+    trainer = make(tmp_path, row, captured=True, optimizer=optimizer)
+    trainer.begin_epoch()
+    before = {name: t.clone() for name, t in trainer.parts.model.state_dict().items()}
+    random = torch.cuda.get_rng_state()
+    part, weight = next(trainer.batches())
+    trainer.step._capture(part, (weight,))
+    for name, tensor in trainer.parts.model.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    tensors = optimizer_tensors(trainer)
+    assert tensors and not any(tensor.any() for tensor in tensors.values())
+    assert not trainer.train_step.sums.values.any()
+    assert torch.equal(torch.cuda.get_rng_state(), random)
+
+
+def test_capturing_in_the_middle_of_a_run_keeps_the_momentum(tmp_path):
+    """A second graph, for the partial batch, must not forget what the first steps built up."""
+    trainer = make(tmp_path, ROWS[1], captured=True, count=BATCH * 2 + 7)
+    trainer.begin_epoch()
+    parts = list(trainer.batches())
+    assert [len(part) for part, _ in parts] == [BATCH, BATCH, 7]
+    for part, weight in parts[:2]:
+        trainer.step(part, weight)
+    before = state(trainer)
+    part, weight = parts[2]
+    trainer.step._capture(part, (weight,))
+    assert all(torch.equal(a, b) for a, b in zip(state(trainer), before, strict=True))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_partial_batch_has_its_own_graph(tmp_path, row):
+    settings = {"count": BATCH * 2 + 7}
+    eager = make(tmp_path / "eager", row, **settings)
+    fast = make(tmp_path / "fast", row, captured=True, **settings)
+    expected, found = step_losses(eager), step_losses(fast)
+    assert len(found) == 3
+    assert found == pytest.approx(expected, rel=0.02)
+    assert {kind[0] for kind in fast.step.graphs} == {BATCH, 7}
+    # The order of replays is not the order of captures in the second epoch.
+    for trainer in (eager, fast):
+        trainer.epoch += 1
+    assert step_losses(fast) == pytest.approx(step_losses(eager), rel=0.05)
+
+
+def test_replays_read_the_learning_rate_of_the_epoch(tmp_path):
+    """A rate of zero in the second epoch must leave the weights where they are."""
+    trainer = make(tmp_path, ROWS[0], captured=True, weight_decay=0.0)
+    step_losses(trainer, 2)
+    trainer.parts.optimizer.param_groups[0]["lr"].fill_(0.0)
+    before = {n: p.detach().clone() for n, p in trainer.parts.model.named_parameters()}
+    for _, (part, weight) in zip(range(2), trainer.batches(), strict=False):
+        trainer.step(part, weight)
+    for name, parameter in trainer.parts.model.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+
+
+def test_schedules_reach_a_captured_graph(tmp_path):
+    """Tau is read on the device: it decides which latent weights get a gradient."""
+    trainer = make(tmp_path, ROWS[0], captured=True, lr=1e-12, weight_decay=0.0)
+    trainer.begin_epoch()
+    part, weight = next(trainer.batches())
+    _, layer = next(binary_layers(trainer.parts.model))
+    gradients = []
+    for epoch in (0, 1, 0):
+        on_epoch(trainer.parts.model, epoch, 2)
+        trainer.step(part, weight)
+        gradients.append(layer.weight.grad.clone())
+    first, second, third = gradients
+    assert float((third - first).norm()) < 1e-3 * float(first.norm())
+    assert float((second - first).norm()) > 1e-2 * float(first.norm())
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_captured_run_stops_and_goes_on(tmp_path, row):
+    """To the same metrics within rounding, as a GPU can promise."""
+    whole, rows = make(tmp_path / "whole", row, captured=True), []
+    whole.run(rows.append)
+    first = make(tmp_path / "part", row, captured=True)
+    first.options = replace(first.options, deadline=time.monotonic())
+    first.run()
+    second, later = make(tmp_path / "part", row, captured=True), []
+    second.resume()
+    second.run(later.append)
+    assert [r["epoch"] for r in later] == [1]
+    assert later[0]["train_loss"] == pytest.approx(rows[1]["train_loss"], rel=0.02)
+    assert later[0]["lr"] == rows[1]["lr"]
+
+
+def loss_of(trainer, part):
+    return trainer.train_step.compute(trainer.parts.model, part)[0]
+
+
+def test_measuring_the_dose_between_replays_changes_nothing(tmp_path):
+    runs = []
+    for measured in (True, False):
+        trainer = make(tmp_path / str(measured), ROWS[1], captured=True)
+        losses = step_losses(trainer, 3)
+        before = state(trainer)
+        if measured:
+            part, _ = next(trainer.batches())
+            doses = trainer.meter.measure(partial(loss_of, trainer, part))
+            assert len(doses) == 18
+            assert all(0 < dose < 1 for dose in doses.values())
+            assert all(torch.equal(a, b) for a, b in zip(state(trainer), before, strict=True))
+        runs.append(losses + step_losses(trainer, 3))
+    assert runs[0] == pytest.approx(runs[1], rel=0.02)
+
+
+def test_bf16_run_is_finite_and_resident(tmp_path):
+    trainer = make(tmp_path, ROWS[1], compiled=True, captured=True, precision="bf16")
+    assert trainer.train_loader.images.is_cuda
+    outcome = trainer.run()
+    assert outcome.finished
+    assert outcome.mode == "compiled and captured"
+    assert all(p.isfinite().all() for p in trainer.parts.model.parameters())
+
+
+def test_deepcopy_of_the_model_after_capture_trains_alone(tmp_path):
+    """What evaluation and export do: copies share no memory with the graphs."""
+    trainer = make(tmp_path, ROWS[0], captured=True)
+    step_losses(trainer, 2)
+    held = copy.deepcopy(trainer.parts.model).state_dict()
+    before = {name: tensor.clone() for name, tensor in held.items()}
+    step_losses(trainer, 2)
+    assert all(torch.equal(held[name], tensor) for name, tensor in before.items())
