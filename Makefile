@@ -51,7 +51,7 @@ test-gpu:  ## the tests that need a CUDA GPU; PYTHON=python3 uses your own torch
 		PYTHONPATH=src $(GPU_PYTHON) -m pytest -m 'gpu and not slow'; \
 	fi
 
-demo: setup  ## train, pack and run a small binary network
+demo: setup  ## the toy study, binary networks on real digits, a report page
 	$(BIN)/surge demo
 
 tables: setup  ## renew the result table of README.md from results/

@@ -15,7 +15,7 @@ FILES = {
 
 
 def test_theorem_writes_pictures_and_tables_and_prints_both(tmp_path, capsys):
-    assert main(["theorem", "--output", str(tmp_path / "out"), "--samples", "2000"]) == 0
+    assert main(["theorem", "--out", str(tmp_path / "out"), "--samples", "2000"]) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
     out = capsys.readouterr().out
     for words in ("shared-aligned", "closed form wrong", "fails: large bias", "harms"):
@@ -27,7 +27,7 @@ def test_theorem_writes_pictures_and_tables_and_prints_both(tmp_path, capsys):
 
 
 def test_theorem_bad_setting_is_one_line_and_writes_nothing(tmp_path, capsys):
-    assert main(["theorem", "--output", str(tmp_path / "out"), "--samples", "3"]) == 2
+    assert main(["theorem", "--out", str(tmp_path / "out"), "--samples", "3"]) == 2
     assert capsys.readouterr().err.startswith("error: the study needs --samples >= 100")
     assert not (tmp_path / "out").exists()
 
@@ -35,5 +35,5 @@ def test_theorem_bad_setting_is_one_line_and_writes_nothing(tmp_path, capsys):
 def test_theorem_output_that_is_a_file_is_one_line(tmp_path, capsys):
     path = tmp_path / "file"
     path.write_text("")
-    assert main(["theorem", "--output", str(path), "--samples", "200"]) == 2
+    assert main(["theorem", "--out", str(path), "--samples", "200"]) == 2
     assert capsys.readouterr().err.startswith("error: ")

@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -15,6 +16,7 @@ CASES = {
     "surge": {"row": "cnn-bnn-surge"},
     "accumulated": {"row": "cnn-bnn-surge", "accumulate": 2},
     "partial": {"row": "cnn-bnn-surge", "train": 43},
+    "compiled": {"row": "cnn-bnn-surge", "compiled": True},
 }
 """Two epochs of a network without BatchNorm; the last batch of ``partial`` has 5 and 6 images."""
 
@@ -24,11 +26,12 @@ def build(name, path, world=None):
     register_without_norm()
     case = dict(CASES[name])
     sets = small_sets(train=case.pop("train", 64), test=41)
+    compiled = case.pop("compiled", False) and world is not None
     recipe = small_recipe(
         case.pop("row"), model="without_norm", epochs=2, batch=32, lr=0.02, **case
     )
     recipe = replace(recipe, data=DataSpec("digits", augment=False))
-    return make_trainer(path, recipe, sets, world=world)
+    return make_trainer(path, recipe, sets, world=world, compiled=compiled)
 
 
 def finished(name, path, world=None):
@@ -59,6 +62,7 @@ def stopped(path, world):
 def work(rank, folder):
     """Run all cases as one rank and leave the results in a file."""
     torch.set_num_threads(1)
+    torch.compile = partial(torch.compile, backend="aot_eager")
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD
     )

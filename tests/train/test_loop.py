@@ -121,6 +121,23 @@ def test_deadline_stops_after_an_epoch_and_the_rest_is_bit_exact(tmp_path):
     assert epochs == [0, 1, 2]
 
 
+def test_rows_after_the_last_checkpoint_are_written_once(tmp_path):
+    """Stopped between the row of an epoch and its checkpoint."""
+
+    def stop(row):
+        if row["epoch"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer(tmp_path).run(stop)
+    again = make_trainer(tmp_path)
+    assert len(again.folder.metrics()) == 2
+    again.resume()
+    assert again.epoch == 1
+    again.run()
+    assert [row["epoch"] for row in again.folder.metrics()] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("row", ["cnn-recu-surge-noise", "cnn-bnn-surge-tied"])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_resume_is_bit_exact_for_every_kind_of_state(tmp_path, row, optimizer):

@@ -46,11 +46,11 @@ class TheoremCommand:
     and error against eta as pictures with the numbers beside them, and a table of verdicts.
 
     Example:
-        surge theorem --output runs/theorem
+        surge theorem --out runs/theorem
         surge theorem --samples 200000 --noise 4   # a noisier G: the best scale turns negative
     """
 
-    output: Path = Path("runs/theorem")
+    out: Path = Path("runs/theorem")
     """Folder for the pictures and tables; made if missing."""
     samples: int = 20_000
     """Mini-batches drawn per scenario."""
@@ -68,7 +68,7 @@ class TheoremCommand:
         results = theorem.run_study(
             samples=self.samples, dimension=self.dimension, noise=self.noise, seed=self.seed
         )
-        written = _write(results, self.output)
+        written = _write(results, self.out)
         rows = [_shown(result.verdict) for result in results]
         print_table(
             console, rows, title="Optimal scale, formulas and Monte Carlo", columns=_FORMULA

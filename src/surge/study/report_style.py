@@ -59,6 +59,7 @@ td { border-bottom: 1px solid var(--line); padding: 0.42rem 0.7rem; vertical-ali
 tbody tr:last-child td { border-bottom: none; }
 tbody tr:hover td { background: var(--back); }
 td:not(:last-child), .number { white-space: nowrap; }
+td:last-child { min-width: 7.5rem; }
 .number { text-align: right; }
 td:first-child, th:first-child { padding-left: 0; }
 .badge { display: inline-block; white-space: nowrap; border-radius: 99px; padding: 0 0.6rem;

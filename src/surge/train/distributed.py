@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import nn
@@ -46,10 +47,17 @@ def joined(device: torch.device) -> Iterator[World]:
         torch.distributed.destroy_process_group()
 
 
-def wrapped(model: nn.Module, world: World, device: torch.device) -> nn.Module:
-    """Return the model as is, or inside DistributedDataParallel."""
+def wrapped(
+    model: nn.Module, world: World, device: torch.device, *, compiled: bool = False
+) -> nn.Module:
+    """Return the model as is, or inside DistributedDataParallel.
+
+    There it is compiled by itself: the exchange of gradients does not compile in one graph with
+    the rest of a step.
+    """
     if world.size == 1:
         return model
+    inner = cast(nn.Module, torch.compile(model, fullgraph=True)) if compiled else model
     return DistributedDataParallel(
-        model, device_ids=[device.index] if device.type == "cuda" else None
+        inner, device_ids=[device.index] if device.type == "cuda" else None
     )

@@ -83,11 +83,11 @@ class Trainer:
         self.parts: Parts = build_parts(recipe, seed, device, example)
         self.train_step = TrainStep(
             self.parts,
-            wrapped(self.parts.model, self.world, device),
+            wrapped(self.parts.model, self.world, device, compiled=self.mode.compiled),
             self.train_loader,
             recipe.train,
             criterion=criterion,
-            compiled=self.mode.compiled,
+            compiled=self.mode.compiled and self.world.size == 1,
         )
         self.test_step = TestStep(self.parts.model, self.test_loader, recipe.train)
         self.step: Callable[[EpochPlan, float], None] = self.train_step
