@@ -2,13 +2,15 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from surge.train import search
+from surge.train import build, search
 from surge.train.checkpoint import found
+from surge.train.distributed import World
 from surge.train.watch import (
     DivergedError,
     Sentinel,
@@ -23,8 +25,6 @@ class Poison:
     """A forward hook that spoils a layer's output from one call on, in every trainer."""
 
     def __init__(self, monkeypatch, layer, step):
-        from surge.train import build
-
         real = build.build_network
 
         def build_poisoned(*args, **kwargs):
@@ -98,6 +98,10 @@ def test_search_gives_up_in_time(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "PATIENCE", 0.0)
     with pytest.raises(DivergedError, match='"features.conv1.weight" is not finite'):
         make_trainer(tmp_path, small_recipe("cnn-bnn")).run()
+
+
+def test_search_of_several_processes_has_no_answer():
+    assert search.first_bad_layer(SimpleNamespace(world=World(0, 2))) is None
 
 
 def test_no_row_is_written_for_the_epoch_that_diverged(tmp_path, monkeypatch):

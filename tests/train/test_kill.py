@@ -15,7 +15,7 @@ from surge.train.checkpoint import found
 from tests.nets import assert_same_tensors
 
 KILLS = 3
-EPOCHS = 12
+EPOCHS = 20
 TRAIN = [sys.executable, "-m", "surge", "train"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 TIMEOUT = 300
@@ -48,7 +48,7 @@ def kill_later(process, path, moments):
     while lines(path) <= wanted and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.001)
-    time.sleep(moments.random() * 0.1)
+    time.sleep(moments.random() * 0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     return process.returncode
@@ -63,7 +63,7 @@ def final_state(path):
 def runs(tmp_path_factory):
     """The folders of an uninterrupted run and of one that was killed again and again."""
     folder = tmp_path_factory.mktemp("kill")
-    words = ["digits-cnn-recu-surge", "--seed", 1, "--epochs", EPOCHS, "--limit", 480]
+    words = ["digits-cnn-recu-surge", "--seed", 1, "--epochs", EPOCHS, "--limit", 320]
     more = ["--save-every", 0, "--device", "cpu", "--results"]
     whole = start(*words, "--out", folder / "whole", *more, folder / "a")
     moments = random.Random(time.time_ns())

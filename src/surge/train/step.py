@@ -36,13 +36,15 @@ class Sums:
         """Start at zero."""
         self.values = torch.zeros(4, device=device, dtype=torch.float64)
 
-    def add(self, loss: Tensor, hits: Tensor, count: int, dose: Tensor | None = None) -> None:
-        """Add one batch: its mean loss, hits, size, and the injected share."""
+    def add(self, loss: Tensor, hits: Tensor, count: int) -> None:
+        """Add one batch: its mean loss, hits and size."""
         self.values[0] += loss.detach().double() * count
         self.values[1] += hits
         self.values[2] += count
-        if dose is not None:
-            self.values[3] += dose
+
+    def add_dose(self, share: Tensor, count: int) -> None:
+        """Add the injected share of one step."""
+        self.values[3] += share * count
 
     def read(self) -> tuple[float, float, float, float]:
         """Return (loss sum, hits, count, dose sum), summed over ranks, and start anew."""
@@ -112,7 +114,7 @@ class TrainStep:
                 torch.autograd.backward(total * (weight * len(micro) / len(part)))
             self.sums.add(loss, hits, len(micro))
         if self.parts.compensation is not None:
-            self.sums.values[3] += self.parts.compensation.injected() * len(part)
+            self.sums.add_dose(self.parts.compensation.injected(), len(part))
         self.parts.optimizer.step()
         on_step(self.parts.model)
 
