@@ -7,13 +7,15 @@ method subclasses :class:`Method`, overrides what differs, and registers itself:
     @register_method("mine", bits=(1, 1), reference="Author, Venue Year")
     class Mine(Method): ...
 
-Every file in ``surge.methods`` is imported on first use, so nothing else needs editing.
+Every file in ``surge.methods`` is imported on first use, so nothing else needs editing. What a
+method asks of a training loop it says in class attributes (``lr_factors``, ``undecayed``,
+``recalibrates_norms``); ``surge train`` sees to all of them.
 """
 
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -103,6 +105,12 @@ class Method(nn.Module):
     """Names of parameters and buffers that an exported model does not need."""
     averages_extra_loss: ClassVar[bool] = False
     """Whether the extra losses of a network's layers are averaged instead of summed."""
+    lr_factors: ClassVar[Mapping[str, float]] = {}
+    """Learning rates of the method's own parameters, as multiples of the network's."""
+    undecayed: ClassVar[tuple[str, ...]] = ()
+    """Names of the method's own parameters that take no weight decay."""
+    recalibrates_norms: ClassVar[bool] = False
+    """Whether norms must be re-estimated with the weights of inference before a test."""
 
     geometry: Geometry
 
@@ -163,6 +171,10 @@ class Method(nn.Module):
             scale = effective.abs().amax(dim=per_filter(effective))
             factor = self.output_scale()
             return functional.sign(effective), scale if factor is None else scale * factor
+
+    def stored_values(self, weight: Tensor) -> Tensor:
+        """Return the whole numbers that go to disk, the same in training and inference."""
+        return self.packed_weight(weight)[0]
 
     def describe(self) -> str:
         """Return the options of this instance as text for reports."""

@@ -177,7 +177,7 @@ def test_rbonn_starts_as_the_authors_do():
     assert method.scale.mean().abs() < 0.1 and method.scale.std().item() == pytest.approx(
         1, abs=0.1
     )
-    assert method.lr_factors == {"recurrence": 0.1}
+    assert method.lr_factors == {"recurrence": 0.1} and method.undecayed == ("recurrence",)
     assert set(method.lr_factors) <= {name for name, _ in method.named_parameters()}
 
 

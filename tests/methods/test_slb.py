@@ -156,7 +156,7 @@ def test_slb_packed_weight_reproduces_the_evaluated_layer(case, training):
 def test_slb_has_no_parameter_of_its_own_and_asks_for_recalibrated_norms():
     layer = BinaryLinear(4, 2, method="slb")
     assert [name for name, _ in layer.named_parameters()] == ["weight", "bias"]
-    assert layer.method.recalibrate_norms
+    assert layer.method.recalibrates_norms
 
 
 @pytest.mark.parametrize(

@@ -92,3 +92,8 @@ class AdaBin(Method):
         with torch.no_grad():
             _, distance = self.equalized(weight)
             return self.binarize_weight(weight) / distance, distance.flatten()
+
+    def stored_values(self, weight: Tensor) -> Tensor:
+        """Return which of the filter's two values every weight takes."""
+        with torch.no_grad():
+            return functional.sign(weight - self.equalized(weight)[0])

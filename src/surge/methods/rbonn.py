@@ -40,7 +40,7 @@ class RBONN(ReActNet):
     Inputs    as ReActNet: z = x + shift per channel, x_b = sign(z); gradient max(0, 2 - 2 abs(z))
     Loss      p/2 sum((v - 0.02 a sign(v))^2) with sign(v) constant, p = ``penalty`` = 1e-4
     Schedule  the loss starts with the first announced epoch. u learns at 0.1 of the learning rate
-              and without decay (``lr_factors``), which the optimizer's builder has to see to.
+              and without weight decay.
     Paper vs here: the authors add the loss's gradient inside the backward; as a loss it keeps its
     weight under gradient accumulation and loss scaling. Their code compares argsort's indices with
     the threshold, which picks other filters than the smallest: ``rank_filters=False``. G is kept in
@@ -48,7 +48,7 @@ class RBONN(ReActNet):
     """
 
     lr_factors: ClassVar[dict[str, float]] = {"recurrence": 0.1}
-    """Learning rate of a parameter, as a multiple of the network's."""
+    undecayed = ("recurrence",)
     dropped = ("recurrence", "last_gradient", "active_penalty")
 
     last_gradient: Tensor

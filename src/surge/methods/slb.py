@@ -1,7 +1,6 @@
 """SLB: weights are searched among -1 and +1 with a softmax that hardens while training."""
 
 import math
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -35,12 +34,10 @@ class SLB(Method):
     coordinates a step of SGD on L is the step on the pair, momentum and weight decay included (not
     so for Adam): no parameter more than a float layer has, and float checkpoints load. He-normal
     logits (fan-out) are an L drawn alike; the layer's own initialiser decides. The paper's state
-    BatchNorm is the flag ``recalibrate_norms``, for a loop to act on.
+    BatchNorm is re-estimated with the discrete weights before every test (there: once T grows).
     """
 
-    recalibrate_norms: ClassVar[bool] = True
-    """Norms should be re-estimated with the discrete weights (model in eval mode, norms in training
-    mode, some batches without gradient) before testing once T grows; a loop's task."""
+    recalibrates_norms = True
     dropped = ("temperature", "discrete")
 
     temperature: Tensor

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,6 +10,7 @@ from torch import nn
 from surge.compensation import Compensation, compensate_
 from surge.convert import binarize_
 from surge.data import Augmentation, ImageSet, ResidentLoader, hold_out, load_cifar10, load_digits
+from surge.layers.hooks import binary_layers
 from surge.models import build_model
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train.distributed import World
@@ -101,29 +103,52 @@ def build_parts(recipe: Recipe, seed: int, device: torch.device, example: torch.
     return Parts(model, compensation, optimizer)
 
 
+def parameter_groups(model: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
+    """Return the optimizer's groups: all parameters in one, except those whose method objects.
+
+    ``lr_factor`` stays in a group, so that the schedule finds it there.
+    """
+    wishes: dict[int, tuple[float, bool]] = {}
+    for _, layer in binary_layers(model):
+        method = layer.method
+        for name in {*method.lr_factors, *method.undecayed}:
+            parameter = getattr(method, name)
+            if parameter is not None:
+                factor = method.lr_factors.get(name, 1.0)
+                wishes[id(parameter)] = (factor, name not in method.undecayed)
+    plain = (1.0, True)
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {plain: []}
+    for parameter in model.parameters():
+        groups.setdefault(wishes.get(id(parameter), plain), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "lr_factor": factor,
+            "weight_decay": spec.weight_decay if decays else 0.0,
+        }
+        for (factor, decays), parameters in groups.items()
+    ]
+
+
 def make_optimizer(
     model: nn.Module, spec: TrainSpec, device: torch.device
 ) -> torch.optim.Optimizer:
-    """Return the optimizer; on a GPU its learning rate is a tensor that a captured step reads."""
+    """Return the optimizer; on a GPU learning rates are tensors that a captured step reads."""
     on_gpu = device.type == "cuda"
-    lr = torch.tensor(spec.lr, device=device) if on_gpu else spec.lr
+    groups = parameter_groups(model, spec)
+    for group in groups:
+        rate = spec.lr * group["lr_factor"]
+        group["lr"] = torch.tensor(rate, device=device) if on_gpu else rate
     if spec.optimizer == "sgd":
-        return torch.optim.SGD(
-            model.parameters(),
-            lr=lr,
-            momentum=spec.momentum,
-            weight_decay=spec.weight_decay,
-            fused=on_gpu,
-        )
-    return torch.optim.Adam(
-        model.parameters(), lr=lr, weight_decay=spec.weight_decay, fused=on_gpu, capturable=on_gpu
-    )
+        return torch.optim.SGD(groups, momentum=spec.momentum, fused=on_gpu)
+    return torch.optim.Adam(groups, fused=on_gpu, capturable=on_gpu)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Set the learning rate in place, so that a captured step sees it."""
+    """Set the learning rate of every group in place, so that a captured step sees it."""
     for group in optimizer.param_groups:
+        rate = value * group.get("lr_factor", 1.0)
         if isinstance(group["lr"], torch.Tensor):
-            group["lr"].fill_(value)
+            group["lr"].fill_(rate)
         else:
-            group["lr"] = value
+            group["lr"] = rate

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
 from surge.train.dose import DoseMeter
 from surge.train.mode import choose_mode
+from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.run import RunFolder
 from surge.train.schedule import learning_rate, step_seed
 from surge.train.search import first_bad_layer
@@ -198,6 +200,8 @@ class Trainer:
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
             raise self._diverged()
+        if wants_recalibration(self.parts.model):
+            self._recalibrate()
         self.last, test_loss = self.evaluate()
         if not math.isfinite(test_loss):
             raise self._diverged()
@@ -243,6 +247,14 @@ class Trainer:
             part = plan.part(*loader.bounds(index))
             whole = min(loader.batch_size, len(plan) - index * loader.batch_size)
             yield part, len(part) * self.world.size / whole
+
+    def _recalibrate(self) -> None:
+        """Let norms see the weights of inference, on full training batches of this epoch."""
+        loader = self.train_loader
+        full = max(1, len(self.sets[0]) // loader.batch_size)
+        with self.train_step.autocast():
+            images = (images for images, _ in loader.batches(self.epoch))
+            recalibrate_norms(self.parts.model, islice(images, full))
 
     def _delivered(self) -> Row:
         """Return the mean delivered dose over the layers, in the epochs when it is measured."""

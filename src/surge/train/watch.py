@@ -15,16 +15,24 @@ class DivergedError(SurgeError, RuntimeError):
 
 
 class BitWatch:
-    """Counts how many weight bits changed since the last look."""
+    """Counts how many of the weights that go to disk changed since the last look.
+
+    Those of training can be others: a method may disturb them, or draw them at random.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         """Remember the bits now."""
-        self.layers = [layer for _, layer in binary_layers(model)]
+        self.layers = [layer for _, layer in binary_layers(model) if layer.method.bits[0] < 32]
         self.bits = self._now()
 
     def _now(self) -> list[Tensor]:
         with torch.no_grad():
-            return [layer.method.binarize_weight(layer.weight) >= 0 for layer in self.layers]
+            return [self._bits(layer) for layer in self.layers]
+
+    @staticmethod
+    def _bits(layer: BinaryLayer) -> Tensor:
+        values = layer.method.stored_values(layer.weight)
+        return values >= 0 if layer.method.bits[0] == 1 else values.int()
 
     def flipped(self) -> float:
         """Return the share of bits that changed since the last call, in percent."""
