@@ -61,6 +61,17 @@ SURGE_API size_t surge_workspace_bytes(const surge_model *model);
 SURGE_API int surge_run(surge_model *model, const float *input, int64_t batch, float *output,
                         char *error, size_t error_size);
 
+/* The steps of a run, in order: the input's conversion, then one per operator. Names and kinds
+ * ("binary_conv2d", ...) live as long as the model; NULL if there is no such step. */
+SURGE_API int surge_step_count(const surge_model *model);
+SURGE_API const char *surge_step_name(const surge_model *model, int step);
+SURGE_API const char *surge_step_kind(const surge_model *model, int step);
+
+/* Run like surge_run, and add the microseconds of every step to microseconds[0 .. step_count - 1].
+ * Samples run one after the other. Returns 0, or -1 with the reason in `error`. */
+SURGE_API int surge_profile(surge_model *model, const float *input, int64_t batch, float *output,
+                            double *microseconds, char *error, size_t error_size);
+
 /* How many threads one run may use; 1 at first. Returns 0, or -1 with the reason in `error`. */
 SURGE_API int surge_set_threads(surge_model *model, int threads, char *error, size_t error_size);
 

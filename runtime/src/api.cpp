@@ -189,6 +189,38 @@ int surge_run(surge_model* model, const float* input, int64_t batch, float* outp
     return done ? 0 : -1;
 }
 
+int surge_step_count(const surge_model* model) { return int(model->plan.steps.size()); }
+
+const char* surge_step_name(const surge_model* model, int step) {
+    if (step < 0 || step >= surge_step_count(model)) return nullptr;
+    int node = model->plan.steps[size_t(step)].node;
+    return node < 0 ? "input" : model->plan.graph.nodes[size_t(node)].name.c_str();
+}
+
+const char* surge_step_kind(const surge_model* model, int step) {
+    if (step < 0 || step >= surge_step_count(model)) return nullptr;
+    int node = model->plan.steps[size_t(step)].node;
+    return node < 0 ? "input" : op_name(model->plan.graph.nodes[size_t(node)].op);
+}
+
+int surge_profile(surge_model* model, const float* input, int64_t batch, float* output,
+                  double* microseconds, char* error, size_t error_size) {
+    bool done = guarded(error, error_size, [&] {
+        if (batch < 0 || !microseconds || (batch > 0 && (!input || !output)))
+            throw Error("there is no batch");
+        const Graph& graph = model->plan.graph;
+        int64_t in = elements(graph.input_dims), out = elements(graph.output_dims);
+        std::unique_lock<std::mutex> lock(model->pool_mutex, std::try_to_lock);
+        std::unique_ptr<Workspace> space = model->take_workspace();
+        Executor executor(model->plan, *model->kernels, *space,
+                          lock.owns_lock() ? model->pool.get() : nullptr);
+        for (int64_t i = 0; i < batch; ++i)
+            executor.profile(input + i * in, output + i * out, microseconds);
+        model->give_workspace(std::move(space));
+    });
+    return done ? 0 : -1;
+}
+
 int surge_set_threads(surge_model* model, int threads, char* error, size_t error_size) {
     bool done = guarded(error, error_size, [&] {
         if (threads < 1 || threads > 1024)

@@ -269,6 +269,12 @@ int64_t Window::result(int axis, int64_t size) const {
     return room < 0 ? 0 : room / stride[axis] + 1;
 }
 
+const char* op_name(Op op) {
+    for (const auto& entry : kOps)
+        if (entry.second == op) return entry.first.c_str();
+    return "";
+}
+
 Graph read_graph(const Container& file) { return GraphReader(file).read(); }
 
 }  // namespace surge

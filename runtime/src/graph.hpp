@@ -77,5 +77,7 @@ struct Graph {
 };
 
 Graph read_graph(const Container& file);
+// As the file writes it: "conv2d", ...
+const char* op_name(Op op);
 
 }  // namespace surge

@@ -46,6 +46,13 @@ def library() -> ctypes.CDLL:
         "surge_metadata": (text, (model, text)),
         "surge_workspace_bytes": (size, (model,)),
         "surge_run": (ctypes.c_int, (model, floats, ctypes.c_int64, floats, *error)),
+        "surge_step_count": (ctypes.c_int, (model,)),
+        "surge_step_name": (text, (model, ctypes.c_int)),
+        "surge_step_kind": (text, (model, ctypes.c_int)),
+        "surge_profile": (
+            ctypes.c_int,
+            (model, floats, ctypes.c_int64, floats, ctypes.POINTER(ctypes.c_double), *error),
+        ),
         "surge_set_threads": (ctypes.c_int, (model, ctypes.c_int, *error)),
         "surge_set_tier": (ctypes.c_int, (model, text, *error)),
         "surge_tier": (text, (model,)),

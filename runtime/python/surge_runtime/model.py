@@ -104,19 +104,44 @@ class Model:
 
     def run(self, batch: ArrayLike) -> Array:
         """Run a batch ``[N, *input_shape]`` and return ``[N, *output_shape]``, both fp32."""
-        values = np.ascontiguousarray(batch, dtype=np.float32)
-        if values.shape[1:] != self.input_shape or values.ndim == 0:
-            raise ValueError(
-                f"the batch has shape {values.shape}; this network takes [N, "
-                f"{', '.join(map(str, self.input_shape))}]."
-            )
-        result = np.empty((len(values), *self.output_shape), dtype=np.float32)
+        values, result = self._buffers(batch)
         self._checked(
             library().surge_run, values.ctypes.data, ctypes.c_int64(len(values)), result.ctypes.data
         )
         return result
 
     __call__ = run
+
+    def profile(self, batch: ArrayLike) -> list[tuple[str, str, float]]:
+        """Run a batch and return (name, kind, microseconds per sample) of every step, in order."""
+        values, result = self._buffers(batch)
+        count = library().surge_step_count(self._handle)
+        times = (ctypes.c_double * count)()
+        self._checked(
+            library().surge_profile,
+            values.ctypes.data,
+            ctypes.c_int64(len(values)),
+            result.ctypes.data,
+            times,
+        )
+        return [
+            (
+                library().surge_step_name(self._handle, step).decode(errors="replace"),
+                library().surge_step_kind(self._handle, step).decode(),
+                times[step] / max(len(values), 1),
+            )
+            for step in range(count)
+        ]
+
+    def _buffers(self, batch: ArrayLike) -> tuple[Array, Array]:
+        """Return a batch as the engine reads it, and room for its result."""
+        values = np.ascontiguousarray(batch, dtype=np.float32)
+        if values.shape[1:] != self.input_shape or values.ndim == 0:
+            raise ValueError(
+                f"the batch has shape {values.shape}; this network takes [N, "
+                f"{', '.join(map(str, self.input_shape))}]."
+            )
+        return values, np.empty((len(values), *self.output_shape), dtype=np.float32)
 
     def preprocess(self, images: NDArray[Any]) -> Array:
         """Turn stored images ``[N, H, W, C]`` into a batch: ``(pixel / maximum - mean) / std``."""
