@@ -16,6 +16,7 @@ from surge.errors import (
     UnsupportedLayerError,
 )
 from surge.layers import BinaryConv1d, BinaryLayer
+from surge.method import get_method
 from surge.methods.bireal import BiReal
 from surge.models import build_model, list_models
 from tests.architectures import small_resnet18
@@ -144,7 +145,9 @@ def test_binarize_every_shipped_model_without_warning(name):
     assert len(report.binary) == len(report.rows) - 2
 
 
-@pytest.mark.parametrize("method", list_methods())
+@pytest.mark.parametrize(
+    "method", [name for name in list_methods() if not get_method(name).for_transformers]
+)
 def test_binarize_bert_for_classification(method):
     model = tiny_bert()
     report = binarize_(model, method)

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from surge import pitfalls
+from surge import bert, pitfalls
 from surge.errors import (
     ConfigError,
     NoLayersMatchedError,
@@ -18,7 +18,7 @@ from surge.errors import (
 from surge.layers import BinaryConv1d, BinaryConv2d, BinaryEmbedding, BinaryLayer, BinaryLinear
 from surge.layers.base import check_convolution
 from surge.layers.linear import check_embedding
-from surge.method import check_options, get_method
+from surge.method import Method, check_options, get_method
 from surge.patterns import Patterns, as_patterns, matches, require_each_matches
 
 BINARY: dict[type[nn.Module], type[BinaryLayer]] = {
@@ -95,6 +95,7 @@ def binarize_(
     keep_first: bool = True,
     keep_last: bool = True,
     embeddings: bool = False,
+    transformer: bool | None = None,
     **method_options: Any,
 ) -> BinarizeReport:
     """Make the layers of a model binary, in place, and report what happened to each.
@@ -110,6 +111,9 @@ def binarize_(
         keep_first: Keep the first weighted layer, in order of registration, as it is.
         keep_last: Keep the last weighted layer as it is.
         embeddings: Also make ``nn.Embedding`` tables binary.
+        transformer: Treat a transformers BERT as papers on binary BERT do: its word embeddings
+            (not those of positions and token types) and the two products of every self-attention
+            become binary as well. By default only for methods made for that, such as ``bit``.
         **method_options: Options of the method, such as ``weight_bits=4`` for ``dorefa``.
 
     Example:
@@ -124,8 +128,11 @@ def binarize_(
         3      Linear           16  float: last layer
         1 of 3 layers are binary (bireal): 64 of 112 weights, 57.1 %.
     """
-    check_options(get_method(method), method_options)
+    kind = get_method(method)
+    check_options(kind, method_options)
     _refuse_wrapped(model)
+    whole = _wants_transformer(model, kind, transformer)
+    products = bert.attentions(model) if whole else {}
     layers = dict(_weighted(model))
     if not layers:
         raise NoLayersMatchedError(
@@ -133,41 +140,57 @@ def binarize_(
         )
     names = list(layers)
     chosen_only, chosen_skip = as_patterns(only, "only"), as_patterns(skip, "skip")
-    require_each_matches(chosen_only, names, "only")
-    require_each_matches(chosen_skip, names, "skip")
-    verdicts = {name: _unsuitable(model, name, layers[name], embeddings) for name in names}
-    for name in names:
+    require_each_matches(chosen_only, [*names, *products], "only")
+    require_each_matches(chosen_skip, [*names, *products], "skip")
+    words = {n: v for n in names if whole and (v := bert.embedding_verdict(n)) is not None}
+    verdicts = {n: _unsuitable(model, n, layers[n], embeddings or n in words) for n in names}
+    verdicts |= {n: v for n, v in words.items() if verdicts[n] == "binary"}
+    verdicts |= dict.fromkeys(products, "binary")
+    for name in verdicts:
         if only is not None and not matches(name, chosen_only):
             verdicts[name] = "float: not in only="
         elif matches(name, chosen_skip):
             verdicts[name] = "float: in skip="
     ends = ((keep_first, names[0], "first"), (keep_last, names[-1], "last"))
     for keep, name, place in ends:
-        if keep and verdicts[name] in ("binary", LAZY):
+        if keep and verdicts[name] in ("binary", LAZY) and name not in words:
             verdicts[name] = f"float: {place} layer"
     _require_choice(verdicts, chosen_only)
     chosen = [name for name in names if verdicts[name] == "binary"]
     risks = pitfalls.find(model, set(chosen))
     rows = tuple(
         Row(name, type(layer).__name__, _weight_count(layer), verdicts[name])
-        for name, layer in layers.items()
+        for name, layer in {**layers, **products}.items()
     )
-    _convert_all(layers, chosen, method, method_options)
+    special = {n: kind.behind_relu() for n in bert.behind_activation(model)} if whole else {}
+    _convert_all(layers, chosen, method, method_options, special)
+    changes = bert.Changes()
+    if whole:
+        changes.apply(model, kind, {name for name in products if verdicts[name] == "binary"})
     found = risks.sentences({n for n in chosen if _takes_signs(layers[n])})
     found += [
         f'The {place} layer "{_shown(name)}" is binary, which usually costs several points of '
         f"accuracy; keep_{place}=True keeps it float."
         for _, name, place in ends
-        if verdicts[name] == "binary"
+        if verdicts[name] == "binary" and name not in words
     ]
     try:
         for sentence in found:
             warnings.warn(sentence, SurgeWarning, stacklevel=2)
     except SurgeWarning:  # where warnings are errors, this call has failed
+        changes.undo()
         for name in chosen:
             _revert(layers[name])
         raise
     return BinarizeReport(method, rows, tuple(found))
+
+
+def _wants_transformer(model: nn.Module, method: type[Method], wanted: bool | None) -> bool:
+    if wanted is None:
+        return method.for_transformers and bert.is_bert(model)
+    if wanted and not bert.is_bert(model):
+        raise ConfigError("transformer=True: this model has no BERT encoder of transformers.")
+    return wanted
 
 
 def _shown(name: str) -> str:
@@ -272,9 +295,16 @@ def _weight_count(layer: nn.Module) -> int:
 
 
 def _convert_all(
-    layers: dict[str, nn.Module], chosen: list[str], method: str, options: dict[str, Any]
+    layers: dict[str, nn.Module],
+    chosen: list[str],
+    method: str,
+    options: dict[str, Any],
+    special: dict[str, dict[str, Any]],
 ) -> None:
-    """Change the class of every chosen layer; undo all of it if a method refuses one."""
+    """Change the class of every chosen layer; undo all of it if a method refuses one.
+
+    ``special`` has more options for some of the layers.
+    """
     done: list[nn.Module] = []
     for name in chosen:
         layer = layers[name]
@@ -282,7 +312,7 @@ def _convert_all(
         assert isinstance(layer, BinaryLayer)
         done.append(layer)
         try:
-            layer.bind(method, options)
+            layer.bind(method, {**options, **special.get(name, {})})
         except BaseException as error:
             for changed in done:
                 _revert(changed)

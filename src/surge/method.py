@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from surge import functional
+from surge.attention import AttentionRule
 from surge.errors import ConfigError, did_you_mean
 
 Kind = Literal["conv", "linear", "embedding"]
@@ -112,12 +113,24 @@ class Method(nn.Module):
     recalibrates_norms: ClassVar[bool] = False
     """Whether norms must be re-estimated with the weights of inference before a test."""
 
+    for_transformers: ClassVar[bool] = False
+    """Whether ``binarize_`` also takes a BERT's word embeddings and attention by itself."""
+    relu_feed_forward: ClassVar[bool] = False
+    """Whether a transformer's feed-forward must use a ReLU."""
+    attention: ClassVar[type[AttentionRule]] = AttentionRule
+    """How the products of self-attention become binary, where they do."""
+
     geometry: Geometry
 
     def __init__(self, geometry: Geometry, weight: Tensor) -> None:
         """Create the state for one layer; ``weight`` is its latent weight."""
         super().__init__()
         self.geometry = geometry
+
+    @classmethod
+    def behind_relu(cls) -> dict[str, Any]:
+        """Return the options of a layer whose inputs are never negative."""
+        return {}
 
     def prepare_input(self, x: Tensor) -> Tensor:
         """Map the layer's input to the tensor that enters sign."""

@@ -1,0 +1,99 @@
+"""Self-attention of a transformers BERT with binary products."""
+
+import importlib
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from surge.attention import AttentionRule
+from surge.errors import ConfigError
+
+HOME = "transformers.models.bert.modeling_bert"
+PREFIX = "Binary"
+
+
+class BinaryAttention(nn.Module):
+    """The part that replaces a BERT's ``Q K^T``, softmax and ``P V``; it keeps all names.
+
+    An instance also is of the class it was before, so that transformers still knows it.
+    """
+
+    query: nn.Module
+    key: nn.Module
+    value: nn.Module
+    dropout: nn.Module
+    rule: AttentionRule
+    num_attention_heads: int
+    attention_head_size: int
+
+    def bind(self, rule: AttentionRule) -> None:
+        """Give the layer its rule, on the device where the layer is."""
+        device = next(self.parameters()).device
+        self.rule = rule.to(device)
+        self.rule.train(self.training)
+
+    def heads(self, x: Tensor) -> Tensor:
+        """Return ``[batch, tokens, features]`` as ``[batch, heads, tokens, size]``."""
+        shape = (*x.shape[:-1], self.num_attention_heads, self.attention_head_size)
+        return x.view(shape).transpose(1, 2)
+
+    def mix(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Return (context, factors) for real-valued heads and an additive mask."""
+        scores = self.rule.query(query) @ self.rule.key(key).transpose(-1, -2)
+        scores = scores * self.attention_head_size**-0.5
+        if mask is not None:
+            scores = scores + mask
+        factors = self.rule.weigh(scores, self.dropout)
+        context = factors @ self.rule.value(value).to(factors.dtype)
+        return context.transpose(1, 2).flatten(2), factors
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, *_: Any, **more: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Attend, as transformers calls it; a cache of keys is refused."""
+        if more.get("past_key_values") is not None or more.get("past_key_value") is not None:
+            raise ConfigError("Binary attention has no cache of keys: use the BERT as an encoder.")
+        query, key, value = (
+            self.heads(part(hidden_states)) for part in (self.query, self.key, self.value)
+        )
+        return self.mix(query, key, value, additive(attention_mask, query))
+
+
+def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
+    """Return any mask of transformers as a term of the scores: 0, or far below.
+
+    Masks come as None, as booleans or whole numbers that are true where attention is allowed
+    (``[batch, tokens]`` or with all four dimensions), or as such a term already.
+    """
+    if mask is None:
+        return None
+    if mask.dim() == 2:
+        mask = mask[:, None, None, :]
+    if mask.is_floating_point():
+        # The lowest number of a dtype would be infinite after the next addition.
+        return mask.clamp(min=-10000.0).to(like.dtype)
+    return (mask == 0).to(like.dtype) * -10000.0
+
+
+def binary_attention(kind: type[nn.Module]) -> type[BinaryAttention]:
+    """Return the binary form of a self-attention class of transformers.
+
+    It is a subclass of both, made when first needed: transformers is not imported before.
+    """
+    name = PREFIX + kind.__name__
+    if name not in globals():
+        text = f"{kind.__name__} with binary products."
+        made = type(name, (BinaryAttention, kind), {"__module__": __name__, "__doc__": text})
+        globals()[name] = made
+    return cast(type[BinaryAttention], globals()[name])
+
+
+def __getattr__(name: str) -> type[BinaryAttention]:
+    """Make the binary form of a class of transformers that a stored model names."""
+    if name.startswith(PREFIX) and name.endswith("SelfAttention"):
+        kind = getattr(importlib.import_module(HOME), name.removeprefix(PREFIX), None)
+        if kind is not None:
+            return binary_attention(kind)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
