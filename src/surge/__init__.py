@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from surge.compensation import Compensation, compensate_, strip_
     from surge.convert import BinarizeReport, binarize_
-    from surge.export import Packed, load_packed, pack
+    from surge.export import Packed, load_packed, pack, to_onnx, to_openvino
     from surge.layers import (
         BinaryConv1d,
         BinaryConv2d,
@@ -48,12 +48,14 @@ __all__ = [
     "pack",
     "strip_",
     "summary",
+    "to_onnx",
+    "to_openvino",
 ]
 
 _CONTENTS = {
     "surge.compensation": ("Compensation", "compensate_", "strip_"),
     "surge.convert": ("BinarizeReport", "binarize_"),
-    "surge.export": ("Packed", "load_packed", "pack"),
+    "surge.export": ("Packed", "load_packed", "pack", "to_onnx", "to_openvino"),
     "surge.layers": (
         "BinaryConv1d",
         "BinaryConv2d",

@@ -29,6 +29,9 @@ from surge.errors import ConfigError
 
 Backward = Callable[..., Any]
 
+BODIES: dict[str, Callable[..., Tensor]] = {}
+"""Every operator ``surge::<name>`` as the plain function it is, for exports that write it out."""
+
 
 def operator(
     name: str, *, backward: Backward, setup: Backward | None = None
@@ -42,6 +45,7 @@ def operator(
     def register(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         op: Any = torch.library.triton_op(f"surge::{name}", forward, mutates_args=())
         op.register_autograd(backward, setup_context=setup)
+        BODIES[name] = forward
         return cast(Callable[..., Tensor], op)
 
     return register

@@ -44,3 +44,16 @@ def test_export_of_a_foreign_data_set_is_an_error(run_folder, monkeypatch, capsy
     assert main(["export", str(run_folder)]) == 2
     assert "elsewhere" in capsys.readouterr().err
     assert isinstance(real("cifar10")[0], torch.Tensor)
+
+
+@pytest.mark.parametrize(("to", "ending"), [("onnx", "onnx"), ("openvino", "xml")])
+def test_export_to_a_stock_engine(run_folder, to, ending, capsys):
+    assert main(["export", str(run_folder), "--to", to]) == 0
+    printed = capsys.readouterr().out
+    assert "differs from torch by at most" in printed
+    assert (run_folder / f"model.{ending}").exists()
+
+
+def test_export_rest_is_for_packed_files(run_folder, capsys):
+    assert main(["export", str(run_folder), "--to", "onnx", "--rest", "int8"]) == 2
+    assert "--rest is for packed files" in capsys.readouterr().err

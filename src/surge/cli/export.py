@@ -1,4 +1,4 @@
-"""``surge export``: a trained run as one packed file."""
+"""``surge export``: a trained run as one file, for our engine or for somebody else's."""
 
 from __future__ import annotations
 
@@ -10,49 +10,76 @@ import tyro
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import nn
 
     from surge.train.run import RunFolder
 
 
+SUFFIXES = {"surge": ".surge", "onnx": ".onnx", "openvino": ".xml"}
+
+
 @dataclass(frozen=True)
 class ExportCommand:
-    """Pack a trained run into one file for the engine.
+    """Write a trained run as one file: 1 bit per weight for the engine, or ONNX, or OpenVINO.
+
+    The packed file (.surge) is what surge_runtime runs. ONNX has no bits: its file is as large as
+    that of a float network. OpenVINO has 1-bit convolutions; layers that it cannot take are listed
+    and stay float. Both are compared with torch before anything is written.
 
     Example:
         surge export runs/cifar10-resnet20-recu-surge-seed1 --out resnet20.surge
         surge export runs/digits-cnn-recu-seed0 --rest int8
+        surge export runs/digits-cnn-recu-seed0 --to openvino
     """
 
     run_folder: Annotated[Path, tyro.conf.Positional]
     """Folder that `surge train` wrote."""
     out: Path | None = None
-    """File to write; by default model.surge inside the folder."""
-    rest: Literal["fp32", "fp16", "int8"] = "fp32"
-    """Type of the weights that are not binary; fp32 keeps every prediction."""
+    """File to write; by default model.surge, model.onnx or model.xml inside the folder."""
+    to: Literal["surge", "onnx", "openvino"] = "surge"
+    """The engine that will run it."""
+    rest: Literal["fp32", "fp16", "int8"] | None = None
+    """Type of the weights that are not binary, in a packed file; fp32 keeps every prediction."""
 
     def run(self, console: Console) -> int | None:
-        """Pack."""
-        import torch
+        """Export."""
+        from surge import export
+        from surge.errors import ConfigError
 
-        from surge.compensation import strip_
-        from surge.export import pack
-        from surge.train.build import build_network
-        from surge.train.checkpoint import load_newest
-        from surge.train.run import RunFolder
-
-        folder, recipe, environment = RunFolder.open(self.run_folder)
-        state, sentences = load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
+        if self.rest is not None and self.to != "surge":
+            raise ConfigError(f"--rest is for packed files; --to {self.to} keeps fp32.")
+        model, example, facts, sentences = load_run(self.run_folder)
         for sentence in sentences:
             console.print(sentence, markup=False)
-        example, facts = _data_facts(recipe.data.name)
-        model, _ = build_network(recipe, int(environment["seed"]), example)
-        model.load_state_dict(state["model"])
-        strip_(model)
-        target = self.out or self.run_folder / "model.surge"
-        accuracy = _accuracy(folder, int(state["epoch"]))
-        packed = pack(model, example, target, rest=self.rest, accuracy=accuracy, **facts)
-        console.print(str(packed), markup=False)
+        target = self.out or self.run_folder / f"model{SUFFIXES[self.to]}"
+        written: object
+        if self.to == "surge":
+            written = export.pack(model, example, target, rest=self.rest or "fp32", **facts)
+        elif self.to == "onnx":
+            written = export.to_onnx(model, example, target)
+        else:
+            written = export.to_openvino(model, example, target)
+        console.print(str(written), markup=False, soft_wrap=True)
         return 0
+
+
+def load_run(run_folder: Path) -> tuple[nn.Module, Any, dict[str, Any], tuple[str, ...]]:
+    """Return a run's stripped network, an example input, facts for ``pack``, and what to say."""
+    import torch
+
+    from surge.compensation import strip_
+    from surge.train.build import build_network
+    from surge.train.checkpoint import load_newest
+    from surge.train.run import RunFolder
+
+    folder, recipe, environment = RunFolder.open(run_folder)
+    state, sentences = load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
+    example, facts = _data_facts(recipe.data.name)
+    model, _ = build_network(recipe, int(environment["seed"]), example)
+    model.load_state_dict(state["model"])
+    strip_(model)
+    facts["accuracy"] = _accuracy(folder, int(state["epoch"]))
+    return model.eval(), example, facts, tuple(sentences)
 
 
 def _data_facts(name: str) -> tuple[Any, dict[str, Any]]:

@@ -1,0 +1,121 @@
+"""to_onnx: a trained model for onnxruntime and everything else that reads ONNX."""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from surge.errors import ExportError, MissingDependencyError
+from surge.export.container import write_whole
+from surge.export.deploy import deployed, exported, one_tensor, target_path
+
+INPUT, OUTPUT = "input", "output"
+"""Names of the two ends of every exported network."""
+
+
+@dataclass(frozen=True)
+class OnnxExport:
+    """What was written; print it."""
+
+    path: Path
+    file_bytes: int
+    operators: dict[str, int]
+    """How often each operator occurs."""
+    difference: float
+    """Largest difference between onnxruntime's and torch's output for the example."""
+
+    def __str__(self) -> str:
+        """Return one line."""
+        return (
+            f"{self.path}: {self.file_bytes:,} bytes, {sum(self.operators.values())} operators of "
+            f"plain ONNX; onnxruntime differs from torch by at most {self.difference:.1e} on the "
+            "example."
+        )
+
+
+def to_onnx(
+    model: nn.Module, example: Tensor | tuple[Tensor, ...], path: str | os.PathLike[str]
+) -> OnnxExport:
+    """Write a model as ONNX with standard operators only, and compare it with torch.
+
+    The model is evaluated as in eval mode and left as it is; any batch size runs. Binary weights
+    are stored as fp32 numbers of +-1: ONNX has no bits. sign(0) = +1 is kept.
+
+    Args:
+        model: A stripped model that takes one tensor.
+        example: One input with a batch dimension; it fixes all other sizes.
+        path: Where to write; ``.onnx`` is added if it is not there.
+
+    Raises:
+        ExportError: the model cannot be traced, or an operator has no form in ONNX.
+        MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
+    """
+    runtime = onnx_packages("to_onnx")
+    value = one_tensor(example, "to_onnx")
+    network = deployed(model, "to_onnx")
+    proto = onnx_model(network, value)
+    target = target_path(path, ".onnx")
+    content = proto.SerializeToString()
+    session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {INPUT: value.numpy()})
+    with torch.no_grad():
+        difference = float((torch.from_numpy(found) - network(value)).abs().max())
+    write_whole(target, content)
+    counts: dict[str, int] = {}
+    for node in proto.graph.node:
+        counts[node.op_type] = counts.get(node.op_type, 0) + 1
+    return OnnxExport(target, len(content), counts, difference)
+
+
+def onnx_model(network: nn.Module, example: Tensor) -> Any:
+    """Return a deployed network as an ``onnx.ModelProto``."""
+    with quiet():
+        program = exported(network, example, "to_onnx")
+        try:
+            made: Any = torch.onnx.export(
+                program, dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
+            )
+        except Exception as error:  # the exporter wraps whatever went wrong
+            cause = error.__cause__ or error
+            first = " ".join(str(cause).strip().splitlines()[:1])
+            raise ExportError(f"to_onnx: torch.onnx cannot write this model: {first}") from error
+    proto = made.model_proto
+    foreign = {node.domain for node in proto.graph.node} - {"", "ai.onnx"}
+    if foreign or proto.functions:
+        raise ExportError(f"to_onnx: the model needs operators outside ONNX: {sorted(foreign)}.")
+    return proto
+
+
+def onnx_packages(who: str) -> Any:
+    """Return onnxruntime, if all that the export needs is installed."""
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{who} needs {error.name}: pip install 'surge-bnn[onnx]'"
+        ) from error
+    return onnxruntime
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the exporter's own notes, which say nothing about the model, off the screen."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        logger.setLevel(level)
