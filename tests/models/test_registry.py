@@ -22,7 +22,9 @@ def test_build_model_passes_options_on():
 
 
 def test_build_model_names_the_near_miss_of_a_name():
-    with pytest.raises(ConfigError, match=r"no model 'resnet2'.*Did you mean .*Known models: cnn"):
+    with pytest.raises(
+        ConfigError, match=r"no model 'resnet2'.*Did you mean .*Known models: bireal"
+    ):
         build_model("resnet2")
 
 

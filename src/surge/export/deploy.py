@@ -131,7 +131,9 @@ def _table(layer: BinaryEmbedding) -> nn.Embedding:
         rows = layer.method.binarize_weight(layer.weight)
         scale = layer.method.output_scale()
         rows = rows if scale is None else rows * scale.unsqueeze(1)
-    return nn.Embedding.from_pretrained(rows.clone(), padding_idx=layer.padding_idx)
+    table = nn.Embedding(*rows.shape, padding_idx=layer.padding_idx)
+    table.weight = nn.Parameter(rows.clone(), requires_grad=False)
+    return table
 
 
 def exported(network: nn.Module, example: Tensor, what: str) -> torch.export.ExportedProgram:
@@ -151,7 +153,7 @@ def exported(network: nn.Module, example: Tensor, what: str) -> torch.export.Exp
     bodies: dict[Any, Callable[..., Any]] = {
         getattr(torch.ops.surge, name).default: body for name, body in functional.BODIES.items()
     }
-    return program.run_decompositions(bodies)
+    return cast(torch.export.ExportedProgram, program.run_decompositions(bodies))
 
 
 def one_tensor(example: Any, what: str) -> Tensor:

@@ -7,10 +7,12 @@ from torch import nn
 
 from surge.errors import ConfigError, did_you_mean
 from surge.models.digits import cnn_digits
+from surge.models.imagenet import bireal_resnet18
 from surge.models.resnet import resnet18_cifar, resnet20
 from surge.models.vgg import vgg_small
 
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "bireal_resnet18": bireal_resnet18,
     "cnn_digits": cnn_digits,
     "resnet18_cifar": resnet18_cifar,
     "resnet20": resnet20,
@@ -22,7 +24,7 @@ def list_models() -> tuple[str, ...]:
     """Return the names :func:`build_model` accepts, sorted.
 
     >>> list_models()
-    ('cnn_digits', 'resnet18_cifar', 'resnet20', 'vgg_small')
+    ('bireal_resnet18', 'cnn_digits', 'resnet18_cifar', 'resnet20', 'vgg_small')
     """
     return tuple(sorted(_BUILDERS))
 
