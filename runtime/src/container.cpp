@@ -1,9 +1,9 @@
 #include "container.hpp"
 
-#include <cmath>
 #include <cstring>
 
 #include "error.hpp"
+#include "half.hpp"
 #include "json.hpp"
 #include "sha256.hpp"
 
@@ -13,15 +13,6 @@ namespace {
 constexpr size_t kLongestHeader = size_t(1) << 26;
 constexpr int64_t kMostElements = int64_t(1) << 40;
 const char kVersion[] = "1";
-
-float from_half(uint16_t half) {
-    int exponent = half >> 10 & 31;
-    int mantissa = half & 1023;
-    float magnitude = exponent == 0    ? std::ldexp(float(mantissa), -24)
-                      : exponent == 31 ? (mantissa ? NAN : INFINITY)
-                                       : std::ldexp(float(mantissa + 1024), exponent - 25);
-    return half & 0x8000 ? -magnitude : magnitude;
-}
 
 size_t width(Dtype dtype) {
     return dtype == Dtype::F32 ? 4 : dtype == Dtype::F16 ? 2 : 1;

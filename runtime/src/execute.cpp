@@ -14,8 +14,29 @@ constexpr int64_t kWorthSharing = 16384;
 
 Finish finish_of(ActivationKind kind) { return static_cast<Finish>(static_cast<int>(kind)); }
 
-const float* data_or_null(const std::vector<float>& values, int64_t first) {
+template <typename T>
+const T* data_or_null(const std::vector<T>& values, int64_t first) {
     return values.empty() ? nullptr : values.data() + first;
+}
+
+// Zeros around an image: the memory held something else before.
+void clear_border(char* data, int64_t rows, int64_t columns, int64_t pixel, const int64_t* padding) {
+    int64_t row = columns * pixel, side = padding[1] * pixel;
+    std::memset(data, 0, size_t(padding[0] * row));
+    std::memset(data + (rows - padding[0]) * row, 0, size_t(padding[0] * row));
+    if (side == 0) return;
+    for (int64_t y = padding[0]; y < rows - padding[0]; ++y) {
+        std::memset(data + y * row, 0, size_t(side));
+        std::memset(data + (y + 1) * row - side, 0, size_t(side));
+    }
+}
+
+void fill_pixels(uint8_t* data, int64_t pixels, const std::vector<uint8_t>& fill) {
+    size_t width = (fill.size() + 3) / 4 * 4;
+    for (int64_t p = 0; p < pixels; ++p, data += width) {
+        std::memset(data, 0, width);
+        std::memcpy(data, fill.data(), fill.size());
+    }
 }
 
 }  // namespace
@@ -40,36 +61,47 @@ void Executor::profile(const float* input, float* output, double* microseconds) 
     copy_out(output);
 }
 
+template <typename Task>
+void Executor::share(int64_t count, int64_t work, const Task& task) {
+    if (pool_ && work >= kWorthSharing)
+        pool_->run(count, task);
+    else
+        for (int64_t i = 0; i < count; ++i) task(i, 0);
+}
+
 void Executor::run_step(const Step& step, const float* input) {
-    const Shape& out = shape(step.output);
+    if (step.pulled) return;
     clear_sinks(step);
-    if (step.padded >= 0) pad_input(step, plan_.graph.nodes[size_t(step.node)]);
+    if (step.node < 0) return input_step(step, input);
+    const Node& node = plan_.graph.nodes[size_t(step.node)];
+    if (step.padded >= 0) pad_input(step, node);
+    if (node.op == Op::MaxPool) return pool_step(step, node);
+    const Shape& out = shape(step.output);
     float* result = value(step.output);
     auto task = [&](int64_t y, int worker) {
         char* scratch = workspace_.scratch.data() + size_t(worker) * plan_.scratch_bytes;
         // A value that is only needed as bits exists one row at a time.
-        float* target = result ? result + y * out.w * out.c
+        int64_t values = out.w * out.c;
+        float* target = result ? result + y * step.joined * values
                                : reinterpret_cast<float*>(scratch + plan_.row_offset);
-        row(step, y, target, scratch, input);
-        write_sinks(step, y, target);
+        row(step, y, target, scratch);
+        for (int64_t i = 0; i < step.joined; ++i)
+            write_sinks(step, y * step.joined + i, target + i * values);
     };
-    if (pool_ && out.elements() >= kWorthSharing)
-        pool_->run(out.h, task);
-    else
-        for (int64_t y = 0; y < out.h; ++y) task(y, 0);
+    share(out.h / step.joined, out.elements(), task);
 }
 
 void Executor::clear_sinks(const Step& step) {
     for (int index : step.sinks) {
         const SignSink& sink = plan_.sinks[size_t(index)];
-        // Only the border must be zero, but the memory held something else before.
-        if (sink.padding[0] || sink.padding[1])
-            std::memset(buffer<char>(sink.buffer), 0, plan_.buffers[size_t(sink.buffer)].bytes);
+        clear_border(buffer<char>(sink.buffer), sink.rows, sink.columns, sink.pixel_words() * 4,
+                     sink.padding);
     }
 }
 
 void Executor::write_sinks(const Step& step, int64_t y, const float* row) {
     for (int index : step.sinks) {
+        if (index == step.fused) continue;
         const SignSink& sink = plan_.sinks[size_t(index)];
         SignRow signs;
         signs.input = row;
@@ -78,40 +110,113 @@ void Executor::write_sinks(const Step& step, int64_t y, const float* row) {
         signs.channels = sink.channels;
         signs.words = sink.words;
         signs.shift = data_or_null(sink.shift, 0);
-        signs.bits = buffer<uint64_t>(sink.buffer) + (y + sink.padding[0]) * sink.row_words() +
-                     sink.padding[1] * sink.pixel_words();
+        signs.bits = buffer<uint32_t>(sink.buffer) + sink.place(y, 0);
         kernels_.sign_row(signs);
     }
+}
+
+// Images have their channels first, rows of tokens are in the engine's order already.
+void Executor::input_step(const Step& step, const float* input) {
+    const Shape& in = shape(0);
+    float* result = value(0);
+    bool image = plan_.graph.input_dims.size() == 3;
+    for (int index : plan_.direct) {
+        const Step& reader = plan_.steps[size_t(index)];
+        const Node& node = plan_.graph.nodes[size_t(reader.node)];
+        const int64_t* padding = node.window.padding;
+        int64_t rows = in.h + 2 * padding[0], columns = in.w + 2 * padding[1];
+        if (!node.by_bytes()) {
+            clear_border(buffer<char>(reader.padded), rows, columns, in.c * 4, padding);
+        } else if (padding[0] || padding[1]) {
+            fill_pixels(buffer<uint8_t>(reader.padded), rows * columns, node.pixels.fill);
+        }
+    }
+    share(in.h, in.elements(), [&](int64_t y, int) {
+        if (result && image)
+            input_row(input, in, y, result + y * in.w * in.c);
+        else if (result)
+            std::copy_n(input, in.elements(), result);
+        for (int index : plan_.direct) {
+            const Step& reader = plan_.steps[size_t(index)];
+            const Node& node = plan_.graph.nodes[size_t(reader.node)];
+            const int64_t* padding = node.window.padding;
+            int64_t place = (y + padding[0]) * (in.w + 2 * padding[1]) + padding[1];
+            if (!node.by_bytes()) {
+                input_row(input, in, y, buffer<float>(reader.padded) + place * in.c);
+                continue;
+            }
+            int64_t quads = (in.c + 3) / 4;
+            kernels_.byte_pixels({input + y * in.w, in.h * in.w, in.w, in.c, quads,
+                                  node.pixels.scale.data(), node.pixels.bias.data(),
+                                  buffer<uint8_t>(reader.padded) + place * quads * 4});
+        }
+        if (result) write_sinks(step, y, result + y * in.w * in.c);
+    });
 }
 
 void Executor::pad_input(const Step& step, const Node& node) {
     const Shape& in = shape(node.inputs[0]);
     const float* source = value(node.inputs[0]);
+    for (int index : plan_.direct)
+        if (&plan_.steps[size_t(index)] == &step) return;
     float* target = buffer<float>(step.padded);
-    std::memset(target, 0, plan_.buffers[size_t(step.padded)].bytes);
-    int64_t columns = in.w + 2 * node.window.padding[1];
+    const int64_t* padding = node.window.padding;
+    int64_t columns = in.w + 2 * padding[1];
+    clear_border(buffer<char>(step.padded), in.h + 2 * padding[0], columns, in.c * 4, padding);
     for (int64_t y = 0; y < in.h; ++y)
         std::copy_n(source + y * in.w * in.c, in.w * in.c,
-                    target + ((y + node.window.padding[0]) * columns + node.window.padding[1]) *
-                                 in.c);
+                    target + ((y + padding[0]) * columns + padding[1]) * in.c);
 }
 
-void Executor::row(const Step& step, int64_t y, float* out, char* scratch, const float* input) {
+// Rows of the image are there already, or made in turn: `ring` holds as many as a window needs.
+void Executor::pool_step(const Step& step, const Node& node) {
+    const Shape &in = shape(node.inputs[0]), &out = shape(step.output);
+    const Window& window = node.window;
+    int64_t values = in.w * in.c, kernel = window.kernel[0];
+    float* result = value(step.output);
+    const float* image = value(node.inputs[0]);
+    const Step* source = step.pulls >= 0 ? &plan_.steps[size_t(step.pulls)] : nullptr;
+    if (source && source->padded >= 0)
+        pad_input(*source, plan_.graph.nodes[size_t(source->node)]);
+    int64_t strips = pool_ ? std::min<int64_t>(out.h, 4 * pool_->threads()) : 1;
+    auto task = [&](int64_t strip, int worker) {
+        char* scratch = workspace_.scratch.data() + size_t(worker) * plan_.scratch_bytes;
+        float* column = reinterpret_cast<float*>(scratch + plan_.pool_offset);
+        int64_t pitch = int64_t(round_up(size_t(values) * 4) / 4), made = -1;
+        float* ring = column + pitch;
+        std::vector<const float*>& rows = workspace_.rows[size_t(worker)];
+        for (int64_t y = strip * out.h / strips; y < (strip + 1) * out.h / strips; ++y) {
+            rows.clear();
+            for (int64_t k = 0; k < kernel; ++k) {
+                int64_t r = y * window.stride[0] - window.padding[0] + k * window.dilation[0];
+                if (r < 0 || r >= in.h) continue;
+                if (source && r > made) {
+                    this->row(*source, r, ring + r % kernel * pitch, scratch);
+                    made = r;
+                }
+                rows.push_back(source ? ring + r % kernel * pitch : image + r * values);
+            }
+            float* target = result + y * out.w * out.c;
+            kernels_.max_row({rows.data(), int64_t(rows.size()), in.w, in.c, window.kernel[1],
+                              window.stride[1], window.padding[1], window.dilation[1], out.w,
+                              column, target});
+            write_sinks(step, y, target);
+        }
+    };
+    share(strips, in.elements(), task);
+}
+
+void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
     const Shape& result = shape(step.output);
-    if (step.node < 0) {
-        // Rows of tokens are in the engine's order already; images have their channels first.
-        if (plan_.graph.input_dims.size() == 3)
-            return input_row(input, result, y, out);
-        std::copy_n(input, result.elements(), out);
-        return;
-    }
     const Node& node = plan_.graph.nodes[size_t(step.node)];
     RowSource in = {value(node.inputs[0]), shape(node.inputs[0])};
     switch (node.op) {
         case Op::BinaryConv: return binary_row(step, node, y, out, scratch);
-        case Op::Conv: return float_row(step, node, y, out, scratch);
+        case Op::Conv:
+            return node.by_bytes() ? byte_row(step, node, y, out, scratch)
+                                   : float_row(step, node, y, out, scratch);
         case Op::Affine: return affine_row(node, y, out);
-        case Op::MaxPool: return max_pool_row(node, in, y, result.w, out);
+        case Op::MaxPool: return;  // has a step of its own
         case Op::AvgPool: return avg_pool_row(node, in, y, result.w, out);
         case Op::PadChannels: return pad_channels_row(node, in, y, result.c, out);
         case Op::Subsample: return subsample_row(node, in, y, result.w, out);
@@ -121,8 +226,16 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch, const
             return;
         case Op::Absolute: return absolute_row(in, y, out);
         case Op::ChannelMean: return channel_mean_row(in, y, out);
+        case Op::SquareRoot: return square_root_row(in, y, out);
+        case Op::Round: return round_row(node, in, y, out);
+        case Op::SampleMean: *out = sample_mean(in); return;
+        case Op::SampleVariance: *out = sample_variance(in, node.correction); return;
         case Op::Multiply:
-            return multiply_row(in, {value(node.inputs[1]), shape(node.inputs[1])}, y, out);
+        case Op::Add:
+        case Op::Subtract:
+        case Op::Divide:
+        case Op::Ternary:
+            return pair_row(node.op, in, {value(node.inputs[1]), shape(node.inputs[1])}, y, out);
         case Op::Concat: {
             int64_t first = 0;
             for (int part : node.inputs) {
@@ -156,6 +269,8 @@ void choose_channels(FinishRow& end, const Node& node, int64_t first, int64_t ch
     end.slope = data_or_null(node.activation.slope, first);
     end.shift_in = data_or_null(node.activation.shift_in, first);
     end.shift_out = data_or_null(node.activation.shift_out, first);
+    end.between_low = data_or_null(node.activation.lows, first);
+    end.between_high = data_or_null(node.activation.highs, first);
     end.output += first;
     if (end.residual) end.residual += first;
 }
@@ -167,9 +282,9 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
     const Shape& result = shape(node.output);
     const SignSink& sink = plan_.sinks[size_t(step.signs)];
     const BinaryFilters& filters = step.binary;
-    int64_t per_group = result.c / node.groups, padded = filters.blocks * kBinaryLanes;
-    const uint64_t* bits =
-        buffer<uint64_t>(sink.buffer) + y * node.window.stride[0] * sink.row_words();
+    int64_t per_group = result.c / node.groups, padded = filters.blocks * kLanes;
+    const uint32_t* bits =
+        buffer<uint32_t>(sink.buffer) + y * node.window.stride[0] * sink.row_words();
     const int32_t* base = filters.base.as<int32_t>() + filters.rows.of_position[size_t(y)] *
                                                            int64_t(filters.columns.taps.size()) *
                                                            filters.base_pitch;
@@ -184,7 +299,6 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
             call.pixels = std::min(step.chunk, result.w - x);
             call.input = bits + g * sink.words + x * call.step;
             call.weights = filters.group(g);
-            kernels_.binary_row(call);
             FinishRow end = finish(node, y, x, out);
             end.pixels = call.pixels;
             end.counts = call.counts;
@@ -193,7 +307,23 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
             end.base_pitch = filters.base_pitch;
             end.classes = filters.columns.of_position.data() + x;
             choose_channels(end, node, g * per_group, per_group);
-            kernels_.finish_row(end);
+            if (node.groups > 1) {
+                kernels_.binary_row(call);
+                kernels_.finish_row(end);
+                continue;
+            }
+            // Rows that somebody asked for, and those with further readers, are kept.
+            end.kept = step.pulled || value(step.output) ||
+                       step.sinks.size() > (step.fused >= 0 ? 1u : 0u);
+            if (step.fused >= 0) {
+                const SignSink& target = plan_.sinks[size_t(step.fused)];
+                end.bits = buffer<uint32_t>(target.buffer) + target.place(y, x);
+                end.bits_pitch = target.pixel_words();
+                end.shift = data_or_null(target.shift, 0);
+                end.lowest = data_or_null(step.lowest, 0);
+                end.highest = data_or_null(step.highest, 0);
+            }
+            kernels_.binary_finish(call, end);
         }
 }
 
@@ -203,16 +333,19 @@ void Executor::float_row(const Step& step, const Node& node, int64_t y, float* o
     int64_t per_group = result.c / node.groups, depth = in.c / node.groups;
     int64_t columns = in.w + 2 * node.window.padding[1];
     const float* source = step.padded >= 0 ? buffer<float>(step.padded) : value(node.inputs[0]);
+    y *= step.joined;
     FloatRow call = {};
     call.offsets = step.offsets.data();
-    call.taps = node.window.taps();
-    call.channels = depth;
+    call.runs = int64_t(step.offsets.size());
+    call.length = step.length;
     call.step = node.window.stride[1] * in.c;
     call.blocks = step.real.blocks;
+    call.kind = step.real.kind;
     call.sums = reinterpret_cast<float*>(scratch);
+    int64_t pixels = result.w * step.joined;
     for (int64_t g = 0; g < node.groups; ++g)
-        for (int64_t x = 0; x < result.w; x += step.chunk) {
-            call.pixels = std::min(step.chunk, result.w - x);
+        for (int64_t x = 0; x < pixels; x += step.chunk) {
+            call.pixels = std::min(step.chunk, pixels - x);
             call.input = source + y * node.window.stride[0] * columns * in.c + g * depth +
                          x * call.step;
             call.weights = step.real.group(g);
@@ -220,10 +353,34 @@ void Executor::float_row(const Step& step, const Node& node, int64_t y, float* o
             FinishRow end = finish(node, y, x, out);
             end.pixels = call.pixels;
             end.sums = call.sums;
-            end.value_pitch = call.blocks * kFloatLanes;
+            end.value_pitch = call.blocks * kLanes;
             choose_channels(end, node, g * per_group, per_group);
             kernels_.finish_row(end);
         }
+}
+
+void Executor::byte_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch) {
+    const Shape &in = shape(node.inputs[0]), &result = shape(node.output);
+    int64_t pixel = (in.c + 3) / 4 * 4, columns = in.w + 2 * node.window.padding[1];
+    ByteRow call = {};
+    call.offsets = step.offsets.data();
+    call.quads = step.bytes.quads;
+    call.step = node.window.stride[1] * pixel;
+    call.weights = step.bytes.weights.as<int8_t>();
+    call.blocks = step.bytes.blocks;
+    call.sums = reinterpret_cast<int32_t*>(scratch);
+    for (int64_t x = 0; x < result.w; x += step.chunk) {
+        call.pixels = std::min(step.chunk, result.w - x);
+        call.input = buffer<uint8_t>(step.padded) +
+                     y * node.window.stride[0] * columns * pixel + x * call.step;
+        kernels_.byte_row(call);
+        FinishRow end = finish(node, y, x, out);
+        end.pixels = call.pixels;
+        end.counts = call.sums;
+        end.value_pitch = call.blocks * kLanes;
+        choose_channels(end, node, 0, result.c);
+        kernels_.finish_row(end);
+    }
 }
 
 void Executor::affine_row(const Node& node, int64_t y, float* out) {

@@ -11,9 +11,14 @@ namespace surge {
 // The memory of one run: values that live between steps, and scratch space for every worker.
 struct Workspace {
     Workspace(const Plan& plan, int workers)
-        : arena(plan.arena_bytes), scratch(plan.scratch_bytes * size_t(workers)) {}
+        : arena(plan.arena_bytes),
+          scratch(plan.scratch_bytes * size_t(workers)),
+          rows(size_t(workers)) {
+        for (auto& list : rows) list.reserve(plan.pool_rows);  // nothing may throw while running
+    }
     AlignedMemory arena;
     AlignedMemory scratch;
+    std::vector<std::vector<const float*>> rows;  // of a pool's window
 };
 
 class Executor {
@@ -28,15 +33,21 @@ class Executor {
 
    private:
     void run_step(const Step& step, const float* input);
+    void input_step(const Step& step, const float* input);
+    void pool_step(const Step& step, const Node& node);
     void clear_sinks(const Step& step);
     void write_sinks(const Step& step, int64_t y, const float* row);
     void pad_input(const Step& step, const Node& node);
-    void row(const Step& step, int64_t y, float* out, char* scratch, const float* input);
+    void row(const Step& step, int64_t y, float* out, char* scratch);
     void binary_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void float_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void byte_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void affine_row(const Node& node, int64_t y, float* out);
     FinishRow finish(const Node& node, int64_t y, int64_t column, float* out) const;
     void copy_out(float* output) const;
+    // Calls task(index, worker), by several threads if the work is worth it.
+    template <typename Task>
+    void share(int64_t count, int64_t work, const Task& task);
 
     const Shape& shape(int value) const { return plan_.graph.values[size_t(value)]; }
     // Memory of a value, or null if it is only needed as bits.

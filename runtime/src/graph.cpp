@@ -20,6 +20,9 @@ const std::map<std::string, Op> kOps = {
     {"pad_channels", Op::PadChannels}, {"subsample", Op::Subsample},  {"concat", Op::Concat},
     {"multiply", Op::Multiply},    {"absolute", Op::Absolute},
     {"channel_mean", Op::ChannelMean},
+    {"add", Op::Add},              {"subtract", Op::Subtract},        {"divide", Op::Divide},
+    {"square_root", Op::SquareRoot},   {"sample_mean", Op::SampleMean},
+    {"sample_variance", Op::SampleVariance}, {"round", Op::Round},    {"ternary", Op::Ternary},
 };
 
 class GraphReader {
@@ -90,7 +93,7 @@ class GraphReader {
         node.op = op->second;
         for (const Json& input : entry.at("inputs").items())
             node.inputs.push_back(known(input.text()));
-        size_t needed = node.op == Op::Multiply ? 2 : 1;
+        size_t needed = takes_two(node.op) ? 2 : 1;
         if (node.op == Op::Concat ? node.inputs.empty() : node.inputs.size() != needed)
             fail("wrong number of inputs");
         read_window(entry, node.window);
@@ -103,6 +106,11 @@ class GraphReader {
         graph_.values.push_back(result);
         graph_.nodes.push_back(std::move(node));
         where_.clear();
+    }
+
+    static bool takes_two(Op op) {
+        return op == Op::Multiply || op == Op::Add || op == Op::Subtract || op == Op::Divide ||
+               op == Op::Ternary;
     }
 
     static void read_pair(const Json& entry, const char* key, int64_t low, int64_t high,
@@ -149,8 +157,19 @@ class GraphReader {
                 node.channels_first = entry.at("channels_first").integer(0, 1) == 1;
                 return {1, 1, in.elements()};
             case Op::Concat: return infer_concat(node);
-            case Op::Multiply: return infer_multiply(node);
+            case Op::Multiply:
+            case Op::Add:
+            case Op::Subtract:
+            case Op::Divide:
+            case Op::Ternary: return infer_pair(node);
             case Op::ChannelMean: return {in.h, in.w, 1};
+            case Op::SampleVariance:
+                node.correction = entry.at("correction").integer(0, 1);
+                if (in.elements() <= node.correction) fail("a variance of a single value");
+                return {1, 1, 1};
+            case Op::SampleMean: return {1, 1, 1};
+            case Op::Round: node.levels = entry.at("levels").integer(1, 1 << 16); return in;
+            case Op::SquareRoot:
             case Op::Affine:
             case Op::Absolute: return in;
         }
@@ -166,15 +185,39 @@ class GraphReader {
         const Tensor& weight = file_.tensor(node.weight);
         int64_t taps = node.window.taps(), depth = in.c / node.groups;
         bool binary = node.op == Op::BinaryConv;
-        if (binary != (weight.dtype == Dtype::U8)) fail("its weight has the wrong type");
+        node.weight_bits = weight.dtype == Dtype::U8 ? 1 : 0;
+        if (!binary && node.weight_bits && entry.find("weight_bits"))
+            node.weight_bits = entry.at("weight_bits").integer(1, 16);
+        if (binary && !node.weight_bits) fail("its weight has the wrong type");
         // The first two factors are below 2^60 by their limits; the others are checked by division.
         int64_t most = int64_t(1) << 40;
         if (depth > most / channels || taps > most / (channels * depth)) fail("too many weights");
         int64_t count = channels * depth * taps;
-        if (weight.elements != (binary ? (count + 7) / 8 : count)) fail("wrong number of weights");
+        int64_t stored = node.weight_bits ? (count * node.weight_bits + 7) / 8 : count;
+        if (weight.elements != stored) fail("wrong number of weights");
         if (binary && entry.find("shift"))
             node.shift = vector(entry.at("shift").text(), in.c);
+        if (!binary && node.weight_bits && entry.find("offset"))
+            node.offset = vector(entry.at("offset").text(), channels);
+        if (const Json* pixels = entry.find("pixels")) read_pixels(*pixels, node, weight.dtype);
         return windowed(node, channels);
+    }
+
+    void read_pixels(const Json& entry, Node& node, Dtype dtype) {
+        const Shape& in = shape(node.inputs[0]);
+        if (node.inputs[0] != 0 || graph_.input_dims.size() != 3 || dtype != Dtype::I8 ||
+            node.groups != 1 || node.op != Op::Conv)
+            fail("only int8 weights on the network's input can be multiplied by bytes");
+        for (const Json& item : entry.at("scale").items())
+            node.pixels.scale.push_back(float(item.number()));
+        for (const Json& item : entry.at("bias").items())
+            node.pixels.bias.push_back(float(item.number()));
+        for (const Json& item : entry.at("fill").items())
+            node.pixels.fill.push_back(uint8_t(item.integer(0, 255)));
+        size_t channels = size_t(in.c);
+        if (node.pixels.scale.size() != channels || node.pixels.bias.size() != channels ||
+            node.pixels.fill.size() != channels)
+            fail("its pixels do not have one value per channel");
     }
 
     Shape infer_max_pool(const Node& node) const {
@@ -197,10 +240,12 @@ class GraphReader {
         return out;
     }
 
-    Shape infer_multiply(const Node& node) const {
+    // The second may have a single channel, a single pixel, or both.
+    Shape infer_pair(const Node& node) const {
         const Shape& a = shape(node.inputs[0]);
         const Shape& b = shape(node.inputs[1]);
-        if (a.h != b.h || a.w != b.w || (b.c != a.c && b.c != 1)) fail("sizes differ");
+        bool pixels = (a.h == b.h && a.w == b.w) || (b.h == 1 && b.w == 1);
+        if (!pixels || (b.c != a.c && b.c != 1)) fail("sizes differ");
         return a;
     }
 
@@ -242,6 +287,10 @@ class GraphReader {
             activation.low = float(entry.at("low").number());
             activation.high = float(entry.at("high").number());
             if (!(activation.low <= activation.high)) fail("clamp has its limits in wrong order");
+        } else if (kind == "between") {
+            activation.kind = ActivationKind::Between;
+            activation.lows = vector(entry.at("low").text(), channels);
+            activation.highs = vector(entry.at("high").text(), channels);
         } else if (kind == "prelu" || kind == "rprelu") {
             bool shifted = kind == "rprelu";
             activation.kind = shifted ? ActivationKind::Rprelu : ActivationKind::Prelu;

@@ -30,14 +30,29 @@ enum class Op {
     Multiply,
     Absolute,
     ChannelMean,
+    Add,
+    Subtract,
+    Divide,
+    SquareRoot,
+    SampleMean,
+    SampleVariance,
+    Round,
+    Ternary,
 };
 
-enum class ActivationKind { None, Relu, Clamp, Sign, Prelu, Rprelu };
+enum class ActivationKind { None, Relu, Clamp, Sign, Prelu, Rprelu, Between };
 
 struct Activation {
     ActivationKind kind = ActivationKind::None;
     float low = 0, high = 0;
     std::vector<float> slope, shift_in, shift_out;  // one value per channel
+    std::vector<float> lows, highs;
+};
+
+// How the pixels of an input become bytes: rint(x * scale + bias); `fill` stands beyond the border.
+struct Pixels {
+    std::vector<float> scale, bias;
+    std::vector<uint8_t> fill;
 };
 
 // How an operator walks over rows and columns.
@@ -59,11 +74,17 @@ struct Node {
     int64_t divisor = 0;      // of an average; 0: the number of taps inside the image
     int64_t before = 0;       // zero channels in front
     bool channels_first = true;  // order of a flattened value
+    int64_t correction = 0;   // of a variance
+    int64_t levels = 1;       // of a rounded value
+    int64_t weight_bits = 0;  // of a real convolution with weights of few bits
+    std::vector<float> offset;  // of such weights, by filter
+    Pixels pixels;            // not empty: computed in whole numbers
     std::string weight;       // name of a tensor
     std::vector<float> shift; // added before the sign; empty: none
     std::vector<float> scale, bias;
     Activation activation;
 
+    bool by_bytes() const { return !pixels.scale.empty(); }
     bool has_epilogue() const {
         return op == Op::Conv || op == Op::BinaryConv || op == Op::Affine;
     }

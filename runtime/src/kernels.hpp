@@ -9,48 +9,70 @@
 
 namespace surge {
 
-constexpr int64_t kBinaryLanes = 8;  // filters side by side in a binary weight
-constexpr int64_t kFloatLanes = 16;  // filters side by side in a real weight
+constexpr int64_t kLanes = 16;      // filters side by side in a block of weights
+constexpr int64_t kWordBits = 32;   // channels of a word of signs
 
 // One row of output pixels of a binary convolution (one group). For every pixel p and filter f,
 //     counts[p][f] = sum over k of popcount(x ^ w)
-// with x = input[p * step + offsets[k]] and w = weights[f / 8][k][f % 8].
+// with x = input[p * step + offsets[k]] and w = weights[f / 16][k][f % 16].
 struct BinaryRow {
-    const uint64_t* input;
+    const uint32_t* input;
     const int32_t* offsets;
     int64_t words;
     int64_t step;
     int64_t pixels;
-    const uint64_t* weights;
-    int64_t blocks;  // of kBinaryLanes filters
+    const uint32_t* weights;
+    int64_t blocks;  // of kLanes filters
     int32_t* counts;
 };
 
+// How real weights are kept in memory; wider than stored only where they are read often.
+enum class Weights : int { F32, F16, I8 };
+
 // The same for real weights:
-//     sum = 0; for every tap t, for every channel c: sum = fma(input, weight, sum)
-// in this order, with one rounding per step, so that every tier rounds alike.
+//     sum = 0; for every run r, for every value c of it: sum = fma(input, weight, sum)
+// in this order, with one rounding per step, so that every tier rounds alike. A run is what lies
+// side by side in the input: the channels of a tap, or of a whole row of taps.
 struct FloatRow {
     const float* input;
-    const int32_t* offsets;  // of every tap
-    int64_t taps;
-    int64_t channels;
+    const int32_t* offsets;  // of every run
+    int64_t runs;
+    int64_t length;  // of a run
     int64_t step;
     int64_t pixels;
-    const float* weights;  // [blocks][taps * channels][kFloatLanes]
+    Weights kind;
+    const void* weights;  // [blocks][runs * length][kLanes]
     int64_t blocks;
-    float* sums;  // [pixels][blocks * kFloatLanes]
+    float* sums;  // [pixels][blocks * kLanes]
+};
+
+// The same for inputs of 8 bits without and weights with a sign, in quads of channels:
+//     sums[p][f] = sum over q and i < 4 of input[p * step + offsets[q] + i] * weights[f / 16][q][f % 16][i]
+struct ByteRow {
+    const uint8_t* input;
+    const int32_t* offsets;
+    int64_t quads;
+    int64_t step;
+    int64_t pixels;
+    const int8_t* weights;
+    int64_t blocks;
+    int32_t* sums;
 };
 
 // ActivationKind in graph.hpp, in the same order.
-enum class Finish : int { None, Relu, Clamp, Sign, Prelu, Rprelu };
+enum class Finish : int { None, Relu, Clamp, Sign, Prelu, Rprelu, Between };
 
 // The end of a row: t = value * scale + bias (two roundings), + residual, activation.
-// The value is sums[p][c], or, of a binary row, float(base[classes[p]][c] - 2 * counts[p][c]).
+// The value is sums[p][c]; with counts float(counts[p][c]); with counts and base (a binary row)
+// float(base[classes[p]][c] - 2 * counts[p][c]).
+// Where `bits` is given, the signs are written too: 1 where t + shift >= 0, so a NaN counts as
+// negative; with `lowest` they are 1 where lowest <= value <= highest, in whole numbers, and
+// nothing else is computed.
 struct FinishRow {
     int64_t pixels;
     int64_t channels;
     const int32_t* counts;  // null for real values
-    const int32_t* base;
+    const int32_t* base;    // null for other whole numbers
     const int32_t* classes;
     int64_t base_pitch;
     const float* sums;
@@ -63,6 +85,12 @@ struct FinishRow {
     Finish kind;
     float low, high;
     const float *slope, *shift_in, *shift_out;
+    const float *between_low, *between_high;
+    bool kept;             // whether anybody reads the output
+    uint32_t* bits;        // null: none
+    int64_t bits_pitch;    // words of a pixel
+    const float* shift;    // null: none
+    const int32_t *lowest, *highest;  // null: signs come from t
 };
 
 // Signs of a row as bits: 1 where x + shift >= 0, so a NaN counts as negative. Every pixel has
@@ -74,15 +102,44 @@ struct SignRow {
     int64_t channels;  // of a group
     int64_t words;     // of a group
     const float* shift;  // null: none
-    uint64_t* bits;
+    uint32_t* bits;
+};
+
+// Maximum of a row of windows: over the rows of the image first, then over the columns.
+struct MaxRow {
+    const float* const* rows;  // of the image, inside it
+    int64_t count;
+    int64_t width;     // of the image
+    int64_t channels;
+    int64_t kernel, stride, padding, dilation;  // along the columns
+    int64_t pixels;
+    float* column;     // room for one row of the image
+    float* output;
+};
+
+// Rows of planes (channels first) to one row of pixels, as bytes: rint(x * scale + bias), in
+// [0, 255], a NaN as 0; `quads` * 4 bytes a pixel, zeros behind the channels.
+struct BytePixels {
+    const float* input;
+    int64_t plane;  // values of a plane
+    int64_t pixels;
+    int64_t channels;
+    int64_t quads;
+    const float *scale, *bias;
+    uint8_t* output;
 };
 
 struct Kernels {
     const char* name;
     void (*binary_row)(const BinaryRow&);
+    // Both in one, without groups; row.counts is scratch space.
+    void (*binary_finish)(const BinaryRow& row, const FinishRow& end);
     void (*float_row)(const FloatRow&);
-    void (*finish_row)(const FinishRow&);
+    void (*byte_row)(const ByteRow&);
+    void (*finish_row)(const FinishRow&);  // does not write bits
     void (*sign_row)(const SignRow&);
+    void (*max_row)(const MaxRow&);
+    void (*byte_pixels)(const BytePixels&);
 };
 
 // The tier of that name, "auto" or "" for the best one; null if this machine cannot run it.

@@ -1,4 +1,4 @@
-// AVX-512 with VPOPCNTDQ: eight filters in one register, seven pixels at a time.
+// AVX-512 with VPOPCNTDQ and VNNI: sixteen filters in one register, several pixels at a time.
 #include <immintrin.h>
 
 #include "kernels.hpp"
@@ -8,79 +8,232 @@ namespace {
 
 #include "kernels_common.inl"
 
-constexpr int64_t kPixels = 7;  // 56, 28, 14 and 7 are the widths of the usual networks
-
 constexpr int kXor3 = 0x96;   // a ^ b ^ c
 constexpr int kCarry = 0x3a;  // t ? ~n : s, for operands (t, n, s); see below
 
-// Two words at a time through a full adder: with s the pending ones and a = x1 ^ w1, b = x2 ^ w2,
+inline __mmask16 lanes_of(int64_t left) {
+    return left >= kLanes ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
+}
+
+// Counts of `pixels` x 16 filters. Two words at a time go through a full adder: with s the pending
+// ones and a = x1 ^ w1, b = x2 ^ w2,
 //     t = s ^ a,  n = t ^ b (the new pending ones),  carry = t ? ~n : s
 // so that one population count serves two words; the carry counts double.
 template <int64_t pixels>
-inline void binary_tile(const BinaryRow& row, const uint64_t* input, const uint64_t* weights,
-                        int32_t* counts) {
+inline __attribute__((always_inline)) void count_tile(const BinaryRow& row, const uint32_t* input,
+                                                      const uint32_t* weights, __m512i* counts) {
     __m512i pairs[pixels], pending[pixels];
     for (int64_t p = 0; p < pixels; ++p) pairs[p] = pending[p] = _mm512_setzero_si512();
+    const int64_t step = row.step, words = row.words;
+    const int32_t* offsets = row.offsets;
     int64_t k = 0;
-    for (; k + 2 <= row.words; k += 2) {
-        __m512i w1 = _mm512_load_si512(weights + k * kBinaryLanes);
-        __m512i w2 = _mm512_load_si512(weights + (k + 1) * kBinaryLanes);
-        const uint64_t* x1 = input + row.offsets[k];
-        const uint64_t* x2 = input + row.offsets[k + 1];
+    for (; k + 2 <= words; k += 2, weights += 2 * kLanes) {
+        __m512i w1 = _mm512_load_si512(weights);
+        __m512i w2 = _mm512_load_si512(weights + kLanes);
+        const uint32_t* x1 = input + offsets[k];
+        const uint32_t* x2 = input + offsets[k + 1];
+#pragma GCC unroll 8
         for (int64_t p = 0; p < pixels; ++p) {
-            __m512i a = _mm512_set1_epi64(int64_t(x1[p * row.step]));
-            __m512i b = _mm512_set1_epi64(int64_t(x2[p * row.step]));
-            __m512i t = _mm512_ternarylogic_epi64(pending[p], w1, a, kXor3);
-            __m512i n = _mm512_ternarylogic_epi64(t, w2, b, kXor3);
-            __m512i carry = _mm512_ternarylogic_epi64(t, n, pending[p], kCarry);
+            __m512i a = _mm512_set1_epi32(int32_t(x1[p * step]));
+            __m512i b = _mm512_set1_epi32(int32_t(x2[p * step]));
+            __m512i t = _mm512_ternarylogic_epi32(pending[p], w1, a, kXor3);
+            __m512i n = _mm512_ternarylogic_epi32(t, w2, b, kXor3);
+            __m512i carry = _mm512_ternarylogic_epi32(t, n, pending[p], kCarry);
             pending[p] = n;
-            pairs[p] = _mm512_add_epi64(pairs[p], _mm512_popcnt_epi64(carry));
+            pairs[p] = _mm512_add_epi32(pairs[p], _mm512_popcnt_epi32(carry));
         }
     }
     for (int64_t p = 0; p < pixels; ++p) {
-        __m512i total = _mm512_slli_epi64(pairs[p], 1);
-        total = _mm512_add_epi64(total, _mm512_popcnt_epi64(pending[p]));
-        if (k < row.words) {
-            __m512i w = _mm512_load_si512(weights + k * kBinaryLanes);
-            __m512i x = _mm512_set1_epi64(int64_t(input[row.offsets[k] + p * row.step]));
-            total = _mm512_add_epi64(total, _mm512_popcnt_epi64(_mm512_xor_si512(x, w)));
+        __m512i total = _mm512_add_epi32(pairs[p], pairs[p]);
+        total = _mm512_add_epi32(total, _mm512_popcnt_epi32(pending[p]));
+        if (k < words) {
+            __m512i x = _mm512_set1_epi32(int32_t(input[offsets[k] + p * step]));
+            __m512i w = _mm512_load_si512(weights);
+            total = _mm512_add_epi32(total, _mm512_popcnt_epi32(_mm512_xor_si512(x, w)));
         }
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(counts + p * row.blocks * kBinaryLanes),
-                            _mm512_cvtepi64_epi32(total));
+        counts[p] = total;
     }
 }
 
-void binary_row(const BinaryRow& row) {
-    int64_t filters = row.blocks * kBinaryLanes;
-    for (int64_t block = 0; block < row.blocks; ++block) {
-        const uint64_t* weights = row.weights + block * row.words * kBinaryLanes;
-        int32_t* counts = row.counts + block * kBinaryLanes;
-        int64_t p = 0;
-        for (; p + kPixels <= row.pixels; p += kPixels)
-            binary_tile<kPixels>(row, row.input + p * row.step, weights, counts + p * filters);
-        for (; p + 2 <= row.pixels; p += 2)
-            binary_tile<2>(row, row.input + p * row.step, weights, counts + p * filters);
-        for (; p < row.pixels; ++p)
-            binary_tile<1>(row, row.input + p * row.step, weights, counts + p * filters);
+// Calls tile<n>(first pixel) for all pixels: 56, 28, 14 and 7 are the widths of the usual networks
+// for large images, 32, 16 and 8 for small ones.
+template <typename Tile>
+inline __attribute__((always_inline)) void over_pixels(int64_t pixels, Tile tile) {
+    int64_t p = 0;
+    if (pixels % 7 == 0) {
+        for (; p < pixels; p += 7) tile.template operator()<7>(p);
+        return;
     }
+    for (; p + 8 <= pixels; p += 8) tile.template operator()<8>(p);
+    for (; p + 4 <= pixels; p += 4) tile.template operator()<4>(p);
+    for (; p < pixels; ++p) tile.template operator()<1>(p);
+}
+
+struct StoreTile {
+    const BinaryRow& row;
+    const uint32_t* weights;
+    int32_t* counts;
+    template <int64_t pixels>
+    inline __attribute__((always_inline)) void operator()(int64_t first) const {
+        __m512i tile[pixels];
+        count_tile<pixels>(row, row.input + first * row.step, weights, tile);
+        for (int64_t p = 0; p < pixels; ++p)
+            _mm512_storeu_si512(counts + (first + p) * row.blocks * kLanes, tile[p]);
+    }
+};
+
+void binary_row(const BinaryRow& row) {
+    for (int64_t block = 0; block < row.blocks; ++block)
+        over_pixels(row.pixels, StoreTile{row, row.weights + block * row.words * kLanes,
+                                          row.counts + block * kLanes});
+}
+
+// The end of sixteen channels: vectors in registers, one pixel after the other.
+template <Finish kind>
+struct Ending {
+    const FinishRow& end;
+    int64_t channel;
+    __mmask16 lanes;
+    bool closes;  // whether the upper half of its word of bits has no channels
+    __m512 scale, bias, slope, shift_in, shift_out, low, high, shift;
+    __m512i lowest, highest;
+
+    Ending(const FinishRow& row, int64_t first) : end(row), channel(first) {
+        lanes = lanes_of(row.channels - first);
+        closes = first % kWordBits == 0 && first + kLanes >= row.channels;
+        scale = vector(row.scale);
+        bias = vector(row.bias);
+        slope = shift_in = shift_out = low = high = _mm512_setzero_ps();
+        if (kind == Finish::Prelu || kind == Finish::Rprelu) slope = vector(row.slope);
+        if (kind == Finish::Rprelu) shift_in = vector(row.shift_in);
+        if (kind == Finish::Rprelu) shift_out = vector(row.shift_out);
+        if (kind == Finish::Between) low = vector(row.between_low);
+        if (kind == Finish::Between) high = vector(row.between_high);
+        if (kind == Finish::Clamp) low = _mm512_set1_ps(row.low);
+        if (kind == Finish::Clamp) high = _mm512_set1_ps(row.high);
+        shift = row.shift ? vector(row.shift) : _mm512_setzero_ps();
+        lowest = highest = _mm512_setzero_si512();
+        if (row.lowest) lowest = _mm512_maskz_loadu_epi32(lanes, row.lowest + first);
+        if (row.highest) highest = _mm512_maskz_loadu_epi32(lanes, row.highest + first);
+    }
+
+    __m512 vector(const float* values) const {
+        return _mm512_maskz_loadu_ps(lanes, values + channel);
+    }
+
+    __m512 activated(__m512 t) const {
+        const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
+        const __m512 minus = _mm512_set1_ps(-1.0f);
+        if (kind == Finish::Relu) return _mm512_max_ps(zero, t);
+        if (kind == Finish::Clamp) return _mm512_min_ps(high, _mm512_max_ps(low, t));
+        if (kind == Finish::Sign)
+            return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(t, zero, _CMP_GE_OQ), minus, one);
+        if (kind == Finish::Between) {
+            __mmask16 inside = _mm512_cmp_ps_mask(t, low, _CMP_GE_OQ);
+            inside = _mm512_mask_cmp_ps_mask(inside, t, high, _CMP_LE_OQ);
+            return _mm512_mask_blend_ps(inside, minus, one);
+        }
+        if (kind == Finish::Prelu)
+            return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(t, zero, _CMP_GE_OQ),
+                                        _mm512_mul_ps(slope, t), t);
+        if (kind == Finish::Rprelu) {
+            __m512 u = _mm512_add_ps(t, shift_in);
+            u = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(u, zero, _CMP_GE_OQ),
+                                     _mm512_mul_ps(slope, u), u);
+            return _mm512_add_ps(u, shift_out);
+        }
+        return t;
+    }
+
+    void write_bits(int64_t pixel, __mmask16 signs) const {
+        uint32_t* word = end.bits + pixel * end.bits_pitch + channel / kWordBits;
+        if (closes)
+            *word = signs;
+        else
+            reinterpret_cast<uint16_t*>(word)[channel / kLanes % 2] = signs;
+    }
+
+    inline __attribute__((always_inline)) void pixel(int64_t p, __m512i count) const {
+        const int32_t* base = end.base + end.classes[p] * end.base_pitch + channel;
+        __m512i dot = _mm512_sub_epi32(_mm512_loadu_si512(base), _mm512_add_epi32(count, count));
+        if (end.lowest) {
+            __mmask16 inside = _mm512_mask_cmpge_epi32_mask(lanes, dot, lowest);
+            write_bits(p, _mm512_mask_cmple_epi32_mask(inside, dot, highest));
+            if (!end.kept) return;
+        }
+        __m512 t = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale), bias);
+        int64_t place = p * end.output_pitch + channel;
+        if (end.residual) t = _mm512_add_ps(t, _mm512_maskz_loadu_ps(lanes, end.residual + place));
+        t = activated(t);
+        if (end.kept) _mm512_mask_storeu_ps(end.output + place, lanes, t);
+        if (!end.bits || end.lowest) return;
+        if (end.shift) t = _mm512_add_ps(t, shift);
+        write_bits(p, _mm512_mask_cmp_ps_mask(lanes, t, _mm512_setzero_ps(), _CMP_GE_OQ));
+    }
+};
+
+template <Finish kind>
+struct FinishTile {
+    const BinaryRow& row;
+    const uint32_t* weights;
+    const Ending<kind>& ending;
+    template <int64_t pixels>
+    inline __attribute__((always_inline)) void operator()(int64_t first) const {
+        __m512i tile[pixels];
+        count_tile<pixels>(row, row.input + first * row.step, weights, tile);
+#pragma GCC unroll 8
+        for (int64_t p = 0; p < pixels; ++p) ending.pixel(first + p, tile[p]);
+    }
+};
+
+template <Finish kind>
+void binary_finish_kind(const BinaryRow& row, const FinishRow& call) {
+    const FinishRow end = call;
+    for (int64_t block = 0; block < row.blocks; ++block) {
+        const Ending<kind> ending(end, block * kLanes);
+        over_pixels(row.pixels,
+                    FinishTile<kind>{row, row.weights + block * row.words * kLanes, ending});
+    }
+}
+
+void binary_finish(const BinaryRow& row, const FinishRow& end) {
+    switch (end.kind) {
+        case Finish::None: return binary_finish_kind<Finish::None>(row, end);
+        case Finish::Relu: return binary_finish_kind<Finish::Relu>(row, end);
+        case Finish::Clamp: return binary_finish_kind<Finish::Clamp>(row, end);
+        case Finish::Sign: return binary_finish_kind<Finish::Sign>(row, end);
+        case Finish::Prelu: return binary_finish_kind<Finish::Prelu>(row, end);
+        case Finish::Rprelu: return binary_finish_kind<Finish::Rprelu>(row, end);
+        case Finish::Between: return binary_finish_kind<Finish::Between>(row, end);
+    }
+}
+
+// Sixteen weights, widened.
+inline __m512 load(const float* w) { return _mm512_load_ps(w); }
+inline __m512 load(const uint16_t* w) {
+    return _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(w)));
+}
+inline __m512 load(const int8_t* w) {
+    __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(w));
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
 }
 
 // `pixels` x `blocks` * 16 sums in registers; the order of the products is the specification's.
-template <int64_t pixels, int64_t blocks>
-inline void float_tile(const FloatRow& row, const float* input, const float* weights, float* sums) {
-    int64_t depth = row.taps * row.channels;
+template <int64_t pixels, int64_t blocks, typename Weight>
+inline __attribute__((always_inline)) void float_tile(const FloatRow& row, const float* input,
+                                                      const Weight* w, float* sums) {
+    const int64_t runs = row.runs, length = row.length, step = row.step;
+    const int64_t pitch = runs * length * kLanes;
     __m512 acc[pixels][blocks];
     for (int64_t p = 0; p < pixels; ++p)
         for (int64_t b = 0; b < blocks; ++b) acc[p][b] = _mm512_setzero_ps();
-    const float* w = weights;
-    for (int64_t t = 0; t < row.taps; ++t) {
-        const float* x = input + row.offsets[t];
-        for (int64_t c = 0; c < row.channels; ++c, w += kFloatLanes) {
+    for (int64_t r = 0; r < runs; ++r) {
+        const float* x = input + row.offsets[r];
+        for (int64_t c = 0; c < length; ++c, ++x, w += kLanes) {
             __m512 filter[blocks];
-            for (int64_t b = 0; b < blocks; ++b)
-                filter[b] = _mm512_load_ps(w + b * depth * kFloatLanes);
+            for (int64_t b = 0; b < blocks; ++b) filter[b] = load(w + b * pitch);
             for (int64_t p = 0; p < pixels; ++p) {
-                __m512 value = _mm512_set1_ps(x[p * row.step + c]);
+                __m512 value = _mm512_set1_ps(x[p * step]);
                 for (int64_t b = 0; b < blocks; ++b)
                     acc[p][b] = _mm512_fmadd_ps(value, filter[b], acc[p][b]);
             }
@@ -88,55 +241,101 @@ inline void float_tile(const FloatRow& row, const float* input, const float* wei
     }
     for (int64_t p = 0; p < pixels; ++p)
         for (int64_t b = 0; b < blocks; ++b)
-            _mm512_storeu_ps(sums + (p * row.blocks + b) * kFloatLanes, acc[p][b]);
+            _mm512_storeu_ps(sums + (p * row.blocks + b) * kLanes, acc[p][b]);
 }
 
 // The sums of a tile, its filters and one input must fit into the 32 registers.
-template <int64_t pixels, int64_t blocks>
+template <int64_t pixels, int64_t blocks, typename Weight>
 inline void float_blocks(const FloatRow& row, int64_t first) {
-    const float* weights = row.weights + first * row.taps * row.channels * kFloatLanes;
-    float* sums = row.sums + first * kFloatLanes;
-    int64_t pitch = row.blocks * kFloatLanes, p = 0;
+    const Weight* weights =
+        static_cast<const Weight*>(row.weights) + first * row.runs * row.length * kLanes;
+    float* sums = row.sums + first * kLanes;
+    int64_t pitch = row.blocks * kLanes, p = 0;
     for (; p + pixels <= row.pixels; p += pixels)
         float_tile<pixels, blocks>(row, row.input + p * row.step, weights, sums + p * pitch);
+    constexpr int64_t half = pixels / 2;
+    for (; p + half <= row.pixels; p += half)
+        float_tile<half, blocks>(row, row.input + p * row.step, weights, sums + p * pitch);
     for (; p < row.pixels; ++p)
         float_tile<1, blocks>(row, row.input + p * row.step, weights, sums + p * pitch);
 }
 
-void float_row(const FloatRow& row) {
+template <typename Weight>
+void float_weights(const FloatRow& row) {
     int64_t b = 0;
-    for (; b + 4 <= row.blocks; b += 4) float_blocks<4, 4>(row, b);
-    for (; b + 2 <= row.blocks; b += 2) float_blocks<7, 2>(row, b);
-    for (; b < row.blocks; ++b) float_blocks<14, 1>(row, b);
+    for (; b + 4 <= row.blocks; b += 4) float_blocks<6, 4, Weight>(row, b);
+    for (; b + 2 <= row.blocks; b += 2) float_blocks<12, 2, Weight>(row, b);
+    for (; b < row.blocks; ++b) float_blocks<14, 1, Weight>(row, b);
 }
 
-inline uint64_t signs16(const float* x, const float* shift, __mmask16 lanes) {
+void float_row(const FloatRow& row) {
+    switch (row.kind) {
+        case Weights::F32: return float_weights<float>(row);
+        case Weights::F16: return float_weights<uint16_t>(row);
+        case Weights::I8: return float_weights<int8_t>(row);
+    }
+}
+
+template <int64_t pixels, int64_t blocks>
+inline __attribute__((always_inline)) void byte_tile(const ByteRow& row, const uint8_t* input,
+                                                     const int8_t* w, int32_t* sums) {
+    const int64_t quads = row.quads, step = row.step, pitch = quads * kLanes * 4;
+    __m512i acc[pixels][blocks];
+    for (int64_t p = 0; p < pixels; ++p)
+        for (int64_t b = 0; b < blocks; ++b) acc[p][b] = _mm512_setzero_si512();
+    for (int64_t q = 0; q < quads; ++q, w += kLanes * 4) {
+        const uint8_t* x = input + row.offsets[q];
+        __m512i filter[blocks];
+        for (int64_t b = 0; b < blocks; ++b) filter[b] = _mm512_load_si512(w + b * pitch);
+        for (int64_t p = 0; p < pixels; ++p) {
+            int32_t four;
+            __builtin_memcpy(&four, x + p * step, 4);
+            __m512i value = _mm512_set1_epi32(four);
+            for (int64_t b = 0; b < blocks; ++b)
+                acc[p][b] = _mm512_dpbusd_epi32(acc[p][b], value, filter[b]);
+        }
+    }
+    for (int64_t p = 0; p < pixels; ++p)
+        for (int64_t b = 0; b < blocks; ++b)
+            _mm512_storeu_si512(sums + (p * row.blocks + b) * kLanes, acc[p][b]);
+}
+
+template <int64_t pixels, int64_t blocks>
+inline void byte_blocks(const ByteRow& row, int64_t first) {
+    const int8_t* weights = row.weights + first * row.quads * kLanes * 4;
+    int32_t* sums = row.sums + first * kLanes;
+    int64_t pitch = row.blocks * kLanes, p = 0;
+    for (; p + pixels <= row.pixels; p += pixels)
+        byte_tile<pixels, blocks>(row, row.input + p * row.step, weights, sums + p * pitch);
+    for (; p < row.pixels; ++p)
+        byte_tile<1, blocks>(row, row.input + p * row.step, weights, sums + p * pitch);
+}
+
+void byte_row(const ByteRow& row) {
+    int64_t b = 0;
+    for (; b + 4 <= row.blocks; b += 4) byte_blocks<4, 4>(row, b);
+    for (; b < row.blocks; ++b) byte_blocks<14, 1>(row, b);
+}
+
+inline uint32_t signs16(const float* x, const float* shift, __mmask16 lanes) {
     __m512 value = _mm512_maskz_loadu_ps(lanes, x);
     if (shift) value = _mm512_add_ps(value, _mm512_maskz_loadu_ps(lanes, shift));
     return _mm512_mask_cmp_ps_mask(lanes, value, _mm512_setzero_ps(), _CMP_GE_OQ);
 }
 
-inline uint64_t sign_lanes(const float* x, const float* shift, int64_t count) {
-    uint64_t word = 0;
-    for (int64_t c = 0; c < count; c += 16) {
-        int64_t left = count - c;
-        __mmask16 lanes = left >= 16 ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
-        word |= signs16(x + c, shift ? shift + c : nullptr, lanes) << c;
-    }
-    return word;
+inline uint32_t sign_lanes(const float* x, const float* shift, int64_t count) {
+    uint32_t word = signs16(x, shift, lanes_of(count));
+    if (count <= kLanes) return word;
+    const float* upper = shift ? shift + kLanes : nullptr;
+    return word | signs16(x + kLanes, upper, lanes_of(count - kLanes)) << kLanes;
 }
 
-void sign_row(const SignRow& row) {
-    auto wide = [](const float* x, const float* shift) { return sign_lanes(x, shift, 64); };
-    auto tail = [](const float* x, const float* shift, int64_t count) {
-        return sign_lanes(x, shift, count);
-    };
-    sign_pixels(row, wide, tail);
-}
+void sign_row(const SignRow& row) { sign_pixels(row, sign_lanes); }
 
 }  // namespace
 
 extern const Kernels kAvx512Kernels;
-const Kernels kAvx512Kernels = {"avx512", binary_row, float_row, finish_row, sign_row};
+const Kernels kAvx512Kernels = {"avx512",   binary_row, binary_finish, float_row,  byte_row,
+                                finish_row, sign_row,   max_row,       byte_pixels};
 
 }  // namespace surge

@@ -15,23 +15,30 @@ inline float activate(const FinishRow& row, int64_t c, float t) {
         float u = t + row.shift_in[c];
         return (u >= 0.0f ? u : row.slope[c] * u) + row.shift_out[c];
     }
+    if (kind == Finish::Between)
+        return t >= row.between_low[c] && t <= row.between_high[c] ? 1.0f : -1.0f;
     return t;
 }
 
-template <Finish kind, bool binary, bool added>
+enum class Value { Real, Whole, Binary };
+
+template <Finish kind, Value type, bool added>
 void finish_pixels(const FinishRow& call) {
     // A copy, so that the compiler sees that no store to the output can change it.
     const FinishRow row = call;
+    constexpr bool binary = type == Value::Binary, real = type == Value::Real;
     for (int64_t p = 0; p < row.pixels; ++p) {
-        const int32_t* counts = binary ? row.counts + p * row.value_pitch : nullptr;
+        const int32_t* counts = real ? nullptr : row.counts + p * row.value_pitch;
         const int32_t* base = binary ? row.base + row.classes[p] * row.base_pitch : nullptr;
-        const float* sums = binary ? nullptr : row.sums + p * row.value_pitch;
+        const float* sums = real ? row.sums + p * row.value_pitch : nullptr;
         const float* residual = added ? row.residual + p * row.output_pitch : nullptr;
         float* output = row.output + p * row.output_pitch;
         // Output and residual may be the same memory; that is element by element, so safe.
 #pragma GCC ivdep
         for (int64_t c = 0; c < row.channels; ++c) {
-            float value = binary ? float(base[c] - 2 * counts[c]) : sums[c];
+            float value = real     ? sums[c]
+                          : binary ? float(base[c] - 2 * counts[c])
+                                   : float(counts[c]);
             float t = value * row.scale[c];
             t = t + row.bias[c];
             if (added) t = t + residual[c];
@@ -40,13 +47,15 @@ void finish_pixels(const FinishRow& call) {
     }
 }
 
+template <Finish kind, Value type>
+void finish_value(const FinishRow& row) {
+    row.residual ? finish_pixels<kind, type, true>(row) : finish_pixels<kind, type, false>(row);
+}
+
 template <Finish kind>
 void finish_kind(const FinishRow& row) {
-    if (row.counts)
-        row.residual ? finish_pixels<kind, true, true>(row) : finish_pixels<kind, true, false>(row);
-    else
-        row.residual ? finish_pixels<kind, false, true>(row)
-                     : finish_pixels<kind, false, false>(row);
+    if (!row.counts) return finish_value<kind, Value::Real>(row);
+    row.base ? finish_value<kind, Value::Binary>(row) : finish_value<kind, Value::Whole>(row);
 }
 
 void finish_row(const FinishRow& row) {
@@ -57,34 +66,145 @@ void finish_row(const FinishRow& row) {
         case Finish::Sign: return finish_kind<Finish::Sign>(row);
         case Finish::Prelu: return finish_kind<Finish::Prelu>(row);
         case Finish::Rprelu: return finish_kind<Finish::Rprelu>(row);
+        case Finish::Between: return finish_kind<Finish::Between>(row);
     }
 }
 
-// Bits of up to 64 channels, one by one: the tail of every tier, and all of the scalar one.
-inline uint64_t sign_word(const float* x, const float* shift, int64_t count) {
-    uint64_t word = 0;
+// Bits of up to 32 channels, one by one: the tail of every tier, and all of the scalar one.
+inline uint32_t sign_word(const float* x, const float* shift, int64_t count) {
+    uint32_t word = 0;
     for (int64_t c = 0; c < count; ++c) {
         float t = shift ? x[c] + shift[c] : x[c];
-        word |= uint64_t(t >= 0.0f) << c;
+        word |= uint32_t(t >= 0.0f) << c;
     }
     return word;
 }
 
-// Calls `wide(x, shift)` for every full run of 64 channels, `tail(x, shift, count)` for the last.
-template <typename Wide, typename Tail>
-inline void sign_pixels(const SignRow& row, Wide wide, Tail tail) {
+// Calls `word(x, shift, count)` for every run of up to 32 channels.
+template <typename Word>
+inline void sign_pixels(const SignRow& row, Word word) {
     const float* x = row.input;
-    uint64_t* out = row.bits;
+    uint32_t* out = row.bits;
     for (int64_t p = 0; p < row.pixels; ++p) {
         const float* shift = row.shift;
         for (int64_t g = 0; g < row.groups; ++g) {
             int64_t left = row.channels;
-            for (int64_t w = 0; w < row.words; ++w, left -= 64, ++out) {
-                int64_t count = left < 64 ? left : 64;
-                *out = count == 64 ? wide(x, shift) : tail(x, shift, count);
+            for (int64_t w = 0; w < row.words; ++w, left -= kWordBits, ++out) {
+                int64_t count = left < kWordBits ? left : kWordBits;
+                *out = word(x, shift, count);
                 x += count;
                 if (shift) shift += count;
             }
         }
     }
+}
+
+// Bits of a binary row by comparing whole numbers.
+inline void threshold_bits(const FinishRow& end) {
+    for (int64_t p = 0; p < end.pixels; ++p) {
+        const int32_t* counts = end.counts + p * end.value_pitch;
+        const int32_t* base = end.base + end.classes[p] * end.base_pitch;
+        uint32_t* bits = end.bits + p * end.bits_pitch;
+        for (int64_t c = 0; c < end.channels; c += kWordBits) {
+            int64_t left = end.channels - c < kWordBits ? end.channels - c : kWordBits;
+            uint32_t word = 0;
+            for (int64_t i = 0; i < left; ++i) {
+                int32_t dot = base[c + i] - 2 * counts[c + i];
+                bool inside = dot >= end.lowest[c + i] && dot <= end.highest[c + i];
+                word |= uint32_t(inside) << i;
+            }
+            bits[c / kWordBits] = word;
+        }
+    }
+}
+
+// A binary row and its end, one after the other.
+template <typename Count, typename Signs>
+inline void binary_then_finish(const BinaryRow& row, const FinishRow& end, Count count,
+                               Signs signs) {
+    count(row);
+    FinishRow rest = end;
+    rest.counts = row.counts;
+    rest.value_pitch = row.blocks * kLanes;
+    if (end.bits && end.lowest) threshold_bits(rest);
+    if (!end.lowest || end.kept) finish_row(rest);
+    if (!end.bits || end.lowest) return;
+    SignRow signed_row = {};
+    signed_row.input = end.output;
+    signed_row.pixels = end.pixels;
+    signed_row.groups = 1;
+    signed_row.channels = end.channels;
+    signed_row.words = end.bits_pitch;
+    signed_row.shift = end.shift;
+    signed_row.bits = end.bits;
+    signs(signed_row);
+}
+
+constexpr float kLowest = -__builtin_huge_valf();
+inline float larger(float a, float b) { return a > b ? a : b; }  // a NaN as a is passed over
+
+void max_row(const MaxRow& row) {
+    int64_t values = row.width * row.channels, channels = row.channels;
+    const float* column = row.rows[0];
+    if (row.count > 1) {
+        float* highest = row.column;
+        const float *a = row.rows[0], *b = row.rows[1];
+        for (int64_t i = 0; i < values; ++i) highest[i] = larger(b[i], larger(a[i], kLowest));
+        for (int64_t r = 2; r < row.count; ++r) {
+            const float* next = row.rows[r];
+            for (int64_t i = 0; i < values; ++i) highest[i] = larger(next[i], highest[i]);
+        }
+        column = highest;
+    }
+    for (int64_t p = 0; p < row.pixels; ++p) {
+        float* out = row.output + p * channels;
+        bool first = true;
+        for (int64_t k = 0; k < row.kernel; ++k) {
+            int64_t x = p * row.stride - row.padding + k * row.dilation;
+            if (x < 0 || x >= row.width) continue;
+            const float* tap = column + x * channels;
+            if (first)
+                for (int64_t c = 0; c < channels; ++c) out[c] = larger(tap[c], kLowest);
+            else
+#pragma GCC ivdep
+                for (int64_t c = 0; c < channels; ++c) out[c] = larger(tap[c], out[c]);
+            first = false;
+        }
+    }
+}
+
+// Adding 2^23 rounds to the nearest whole number, the even one of two, and leaves it in the lowest
+// bits.
+inline uint32_t to_byte(float x, float scale, float bias) {
+    float t = x * scale;
+    t = t + bias;
+    t = t > 0.0f ? t : 0.0f;
+    t = t < 255.0f ? t : 255.0f;
+    t = t + 8388608.0f;
+    uint32_t bits;
+    __builtin_memcpy(&bits, &t, 4);
+    return bits & 255u;
+}
+
+void byte_pixels(const BytePixels& row) {
+    uint32_t* out = reinterpret_cast<uint32_t*>(row.output);
+    if (row.channels == 3 && row.quads == 1) {
+        const float *a = row.input, *b = a + row.plane, *c = b + row.plane;
+        const float sa = row.scale[0], sb = row.scale[1], sc = row.scale[2];
+        const float ba = row.bias[0], bb = row.bias[1], bc = row.bias[2];
+#pragma GCC ivdep
+        for (int64_t p = 0; p < row.pixels; ++p)
+            out[p] = to_byte(a[p], sa, ba) | to_byte(b[p], sb, bb) << 8 |
+                     to_byte(c[p], sc, bc) << 16;
+        return;
+    }
+    for (int64_t p = 0; p < row.pixels; ++p)
+        for (int64_t q = 0; q < row.quads; ++q) {
+            uint32_t word = 0;
+            for (int64_t i = 0; i < 4 && 4 * q + i < row.channels; ++i) {
+                int64_t c = 4 * q + i;
+                word |= to_byte(row.input[c * row.plane + p], row.scale[c], row.bias[c]) << 8 * i;
+            }
+            out[p * row.quads + q] = word;
+        }
 }

@@ -1,4 +1,4 @@
-// NEON (AArch64): two filters in one register, counted byte by byte.
+// NEON (AArch64): four filters in one register, counted byte by byte.
 #include <arm_neon.h>
 
 #include "kernels.hpp"
@@ -10,14 +10,14 @@ namespace {
 
 // A byte counter grows by at most 8 per word: it must be emptied before it passes 255.
 constexpr int64_t kWordsPerByte = 31;
-constexpr int64_t kRegisters = kBinaryLanes / 2;
+constexpr int64_t kRegisters = kLanes / 4;
 
 template <int64_t pixels>
-inline void binary_tile(const BinaryRow& row, const uint64_t* input, const uint64_t* weights,
+inline void binary_tile(const BinaryRow& row, const uint32_t* input, const uint32_t* weights,
                         int32_t* counts) {
-    uint64x2_t total[pixels][kRegisters];
+    uint32x4_t total[pixels][kRegisters];
     for (int64_t p = 0; p < pixels; ++p)
-        for (int64_t r = 0; r < kRegisters; ++r) total[p][r] = vdupq_n_u64(0);
+        for (int64_t r = 0; r < kRegisters; ++r) total[p][r] = vdupq_n_u32(0);
     for (int64_t start = 0; start < row.words; start += kWordsPerByte) {
         int64_t end = start + kWordsPerByte < row.words ? start + kWordsPerByte : row.words;
         uint8x16_t bytes[pixels][kRegisters];
@@ -25,29 +25,28 @@ inline void binary_tile(const BinaryRow& row, const uint64_t* input, const uint6
             for (int64_t r = 0; r < kRegisters; ++r) bytes[p][r] = vdupq_n_u8(0);
         for (int64_t k = start; k < end; ++k)
             for (int64_t p = 0; p < pixels; ++p) {
-                uint64x2_t x = vdupq_n_u64(input[row.offsets[k] + p * row.step]);
+                uint32x4_t x = vdupq_n_u32(input[row.offsets[k] + p * row.step]);
                 for (int64_t r = 0; r < kRegisters; ++r) {
-                    uint64x2_t w = vld1q_u64(weights + k * kBinaryLanes + 2 * r);
-                    uint8x16_t ones = vcntq_u8(vreinterpretq_u8_u64(veorq_u64(x, w)));
+                    uint32x4_t w = vld1q_u32(weights + k * kLanes + 4 * r);
+                    uint8x16_t ones = vcntq_u8(vreinterpretq_u8_u32(veorq_u32(x, w)));
                     bytes[p][r] = vaddq_u8(bytes[p][r], ones);
                 }
             }
         for (int64_t p = 0; p < pixels; ++p)
             for (int64_t r = 0; r < kRegisters; ++r)
-                total[p][r] = vpadalq_u32(
-                    total[p][r], vpaddlq_u16(vpaddlq_u8(bytes[p][r])));
+                total[p][r] = vpadalq_u16(total[p][r], vpaddlq_u8(bytes[p][r]));
     }
     for (int64_t p = 0; p < pixels; ++p)
         for (int64_t r = 0; r < kRegisters; ++r)
-            vst1_s32(counts + p * row.blocks * kBinaryLanes + 2 * r,
-                     vreinterpret_s32_u32(vmovn_u64(total[p][r])));
+            vst1q_s32(counts + p * row.blocks * kLanes + 4 * r,
+                      vreinterpretq_s32_u32(total[p][r]));
 }
 
 void binary_row(const BinaryRow& row) {
-    int64_t filters = row.blocks * kBinaryLanes;
+    int64_t filters = row.blocks * kLanes;
     for (int64_t block = 0; block < row.blocks; ++block) {
-        const uint64_t* weights = row.weights + block * row.words * kBinaryLanes;
-        int32_t* counts = row.counts + block * kBinaryLanes;
+        const uint32_t* weights = row.weights + block * row.words * kLanes;
+        int32_t* counts = row.counts + block * kLanes;
         int64_t p = 0;
         for (; p + 2 <= row.pixels; p += 2)
             binary_tile<2>(row, row.input + p * row.step, weights, counts + p * filters);
@@ -56,30 +55,45 @@ void binary_row(const BinaryRow& row) {
     }
 }
 
+// Four weights, widened.
+inline float32x4_t load(const float* w) { return vld1q_f32(w); }
+inline float32x4_t load(const uint16_t* w) {
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(w)));
+}
+inline float32x4_t load(const int8_t* w) {
+    int32_t four;
+    __builtin_memcpy(&four, w, 4);
+    int16x8_t wide = vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)));
+    return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
+}
+
 // `pixels` x 16 sums in registers; the order of the products is the specification's.
-template <int64_t pixels>
-inline void float_tile(const FloatRow& row, const float* input, const float* weights, float* sums) {
+template <int64_t pixels, typename Weight>
+inline void float_tile(const FloatRow& row, const float* input, const Weight* weights,
+                       float* sums) {
     float32x4_t acc[pixels][4];
     for (int64_t p = 0; p < pixels; ++p)
         for (int64_t r = 0; r < 4; ++r) acc[p][r] = vdupq_n_f32(0.0f);
-    for (int64_t t = 0; t < row.taps; ++t) {
+    for (int64_t t = 0; t < row.runs; ++t) {
         const float* x = input + row.offsets[t];
-        for (int64_t c = 0; c < row.channels; ++c, weights += kFloatLanes)
-            for (int64_t p = 0; p < pixels; ++p)
-                for (int64_t r = 0; r < 4; ++r)
-                    acc[p][r] = vfmaq_n_f32(acc[p][r], vld1q_f32(weights + 4 * r),
-                                            x[p * row.step + c]);
+        for (int64_t c = 0; c < row.length; ++c, weights += kLanes)
+            for (int64_t r = 0; r < 4; ++r) {
+                float32x4_t filter = load(weights + 4 * r);
+                for (int64_t p = 0; p < pixels; ++p)
+                    acc[p][r] = vfmaq_n_f32(acc[p][r], filter, x[p * row.step + c]);
+            }
     }
     for (int64_t p = 0; p < pixels; ++p)
-        for (int64_t r = 0; r < 4; ++r)
-            vst1q_f32(sums + p * row.blocks * kFloatLanes + 4 * r, acc[p][r]);
+        for (int64_t r = 0; r < 4; ++r) vst1q_f32(sums + p * row.blocks * kLanes + 4 * r, acc[p][r]);
 }
 
-void float_row(const FloatRow& row) {
-    int64_t pitch = row.blocks * kFloatLanes;
+template <typename Weight>
+void float_weights(const FloatRow& row) {
+    int64_t pitch = row.blocks * kLanes;
     for (int64_t b = 0; b < row.blocks; ++b) {
-        const float* weights = row.weights + b * row.taps * row.channels * kFloatLanes;
-        float* sums = row.sums + b * kFloatLanes;
+        const Weight* weights =
+            static_cast<const Weight*>(row.weights) + b * row.runs * row.length * kLanes;
+        float* sums = row.sums + b * kLanes;
         int64_t p = 0;
         for (; p + 5 <= row.pixels; p += 5)
             float_tile<5>(row, row.input + p * row.step, weights, sums + p * pitch);
@@ -88,17 +102,53 @@ void float_row(const FloatRow& row) {
     }
 }
 
-void sign_row(const SignRow& row) {
-    auto wide = [](const float* x, const float* shift) { return sign_word(x, shift, 64); };
-    auto tail = [](const float* x, const float* shift, int64_t count) {
-        return sign_word(x, shift, count);
-    };
-    sign_pixels(row, wide, tail);
+void float_row(const FloatRow& row) {
+    switch (row.kind) {
+        case Weights::F32: return float_weights<float>(row);
+        case Weights::F16: return float_weights<uint16_t>(row);
+        case Weights::I8: return float_weights<int8_t>(row);
+    }
+}
+
+// Four filters of a quad: products of 16 bits, summed in pairs to 32 bits.
+inline int32x4_t quads_of(int16x8_t x, const int8_t* w) {
+    int8x16_t filters = vld1q_s8(w);
+    int16x8_t low = vmovl_s8(vget_low_s8(filters)), high = vmovl_s8(vget_high_s8(filters));
+    int32x4_t first = vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(low)),
+                                 vmull_s16(vget_low_s16(x), vget_high_s16(low)));
+    int32x4_t second = vpaddq_s32(vmull_s16(vget_low_s16(x), vget_low_s16(high)),
+                                  vmull_s16(vget_low_s16(x), vget_high_s16(high)));
+    return vpaddq_s32(first, second);
+}
+
+void byte_row(const ByteRow& row) {
+    for (int64_t p = 0; p < row.pixels; ++p)
+        for (int64_t b = 0; b < row.blocks; ++b) {
+            const int8_t* w = row.weights + b * row.quads * kLanes * 4;
+            int32x4_t acc[4];
+            for (int i = 0; i < 4; ++i) acc[i] = vdupq_n_s32(0);
+            for (int64_t q = 0; q < row.quads; ++q, w += kLanes * 4) {
+                uint32_t four;
+                __builtin_memcpy(&four, row.input + p * row.step + row.offsets[q], 4);
+                uint16x8_t wide = vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)));
+                for (int i = 0; i < 4; ++i)
+                    acc[i] = vaddq_s32(acc[i], quads_of(vreinterpretq_s16_u16(wide), w + 16 * i));
+            }
+            for (int i = 0; i < 4; ++i)
+                vst1q_s32(row.sums + (p * row.blocks + b) * kLanes + 4 * i, acc[i]);
+        }
+}
+
+void sign_row(const SignRow& row) { sign_pixels(row, sign_word); }
+
+void binary_finish(const BinaryRow& row, const FinishRow& end) {
+    binary_then_finish(row, end, binary_row, sign_row);
 }
 
 }  // namespace
 
 extern const Kernels kNeonKernels;
-const Kernels kNeonKernels = {"neon", binary_row, float_row, finish_row, sign_row};
+const Kernels kNeonKernels = {"neon",     binary_row, binary_finish, float_row,  byte_row,
+                              finish_row, sign_row,   max_row,       byte_pixels};
 
 }  // namespace surge

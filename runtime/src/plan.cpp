@@ -4,12 +4,14 @@
 
 #include "error.hpp"
 #include "kernels.hpp"
+#include "thresholds.hpp"
 
 namespace surge {
 namespace {
 
 constexpr size_t kLargestArena = size_t(1) << 31;
 constexpr int64_t kCacheValues = 8192;  // kernel results that stay in the first-level cache
+constexpr int64_t kJoinedPixels = 48;   // of joined rows
 
 class Planner {
    public:
@@ -20,6 +22,8 @@ class Planner {
         make_steps();
         find_uses();
         place_sinks();
+        choose_direct();
+        choose_pulled();
         place_values();
         place_padded();
         assign_offsets();
@@ -45,13 +49,71 @@ class Planner {
     // Values are numbered in the order they are made: value v comes from step v.
     void find_uses() {
         last_float_use_.assign(plan_.graph.values.size(), -1);
+        float_uses_.assign(plan_.graph.values.size(), 0);
         for (size_t i = 1; i < plan_.steps.size(); ++i) {
             const Node& reader = node(plan_.steps[i]);
             if (reader.op != Op::BinaryConv)
-                for (int value : reader.inputs) last_float_use_[size_t(value)] = int(i);
-            if (reader.residual >= 0) last_float_use_[size_t(reader.residual)] = int(i);
+                for (int value : reader.inputs) use(value, int(i));
+            if (reader.residual >= 0) use(reader.residual, int(i));
         }
-        last_float_use_[size_t(plan_.graph.output)] = int(plan_.steps.size());
+        use(plan_.graph.output, int(plan_.steps.size()));
+    }
+
+    void use(int value, int step) {
+        last_float_use_[size_t(value)] = step;
+        ++float_uses_[size_t(value)];
+    }
+
+    // A convolution of the network's input reads its padded copy; if nobody else wants the input,
+    // the copy is the only one. Bytes are always written by the first step.
+    void choose_direct() {
+        if (plan_.graph.input_dims.size() != 3) return;
+        bool others = !plan_.steps[0].sinks.empty() || plan_.graph.output == 0;
+        std::vector<int> readers, bytes;
+        for (size_t i = 1; i < plan_.steps.size(); ++i) {
+            const Node& reader = node(plan_.steps[i]);
+            if (reader.residual == 0) others = true;
+            for (int value : reader.inputs)
+                if (value == 0) {
+                    (reader.op == Op::Conv && reader.by_bytes() ? bytes : readers)
+                        .push_back(int(i));
+                    others = others || reader.op != Op::Conv;
+                }
+        }
+        plan_.direct = bytes;
+        if (!others && readers.size() <= 1) {
+            plan_.direct.insert(plan_.direct.end(), readers.begin(), readers.end());
+            input_in_passing_ = true;
+        }
+    }
+
+    // A maximum pool that is the only reader of a convolution asks for its rows when it needs
+    // them, so the large image in between never leaves the cache.
+    void choose_pulled() {
+        for (size_t i = 1; i < plan_.steps.size(); ++i) {
+            Step& step = plan_.steps[i];
+            if (node(step).op != Op::MaxPool || node(step).window.dilation[0] != 1) continue;
+            int value = node(step).inputs[0];
+            Step& source = plan_.steps[size_t(value)];
+            bool alone = value > 0 && float_uses_[size_t(value)] == 1 && source.sinks.empty();
+            if (!alone || !node(source).has_epilogue()) continue;
+            step.pulls = value;
+            source.pulled = true;
+            // What the source reads is read later than its own place says.
+            delay(node(source), int(i));
+        }
+    }
+
+    void delay(const Node& source, int step) {
+        auto later = [&](int value) {
+            last_float_use_[size_t(value)] = std::max(last_float_use_[size_t(value)], step);
+        };
+        if (source.op != Op::BinaryConv) later(source.inputs[0]);
+        if (source.residual >= 0) later(source.residual);
+        if (source.op != Op::BinaryConv) return;
+        Buffer& signs =
+            plan_.buffers[size_t(plan_.sinks[size_t(plan_.steps[size_t(source.output)].signs)].buffer)];
+        signs.last = std::max(signs.last, step);
     }
 
     int add_buffer(size_t bytes, int first, int last) {
@@ -80,8 +142,9 @@ class Planner {
         const Shape& in = shape(sink.value);
         sink.groups = reader.groups;
         sink.channels = in.c / reader.groups;
-        sink.words = (sink.channels + 63) / 64;
+        sink.words = (sink.channels + kWordBits - 1) / kWordBits;
         std::copy(reader.window.padding, reader.window.padding + 2, sink.padding);
+        sink.rows = in.h + 2 * sink.padding[0];
         sink.columns = in.w + 2 * sink.padding[1];
         sink.shift = reader.shift;
         for (size_t i = 0; i < plan_.sinks.size(); ++i) {
@@ -91,9 +154,9 @@ class Planner {
                 other.shift == sink.shift)
                 return int(i);
         }
-        size_t words = size_t(in.h + 2 * sink.padding[0]) * size_t(sink.row_words());
-        if (words > kLargestArena / 8) throw Error("\"" + reader.name + "\" is too large to run");
-        sink.buffer = add_buffer(words * 8, sink.value, sink.value);
+        size_t words = size_t(sink.rows) * size_t(sink.row_words());
+        if (words > kLargestArena / 4) throw Error("\"" + reader.name + "\" is too large to run");
+        sink.buffer = add_buffer(words * 4, sink.value, sink.value);
         int index = int(plan_.sinks.size());
         plan_.steps[size_t(sink.value)].sinks.push_back(index);
         plan_.sinks.push_back(std::move(sink));
@@ -105,7 +168,8 @@ class Planner {
         for (size_t v = 0; v < plan_.graph.values.size(); ++v) {
             const Step& step = plan_.steps[v];
             bool by_rows = step.node >= 0 && node(step).has_epilogue();
-            if (last_float_use_[v] < 0 && by_rows) continue;
+            if ((last_float_use_[v] < 0 && by_rows) || step.pulled) continue;
+            if (v == 0 && input_in_passing_) continue;
             int last = std::max(last_float_use_[v], int(v));
             int reused = by_rows ? reusable(step, int(v)) : -1;
             if (reused >= 0) {
@@ -126,6 +190,7 @@ class Planner {
                         : maker.op == Op::Affine ? maker.inputs[0]
                                                  : -1;
         if (candidate < 0 || last_float_use_[size_t(candidate)] != index) return -1;
+        if (candidate == 0 && plan_.value_buffer[0] < 0) return -1;
         // A real convolution reads neighbours, so its input must survive.
         bool windowed = maker.op == Op::Conv && maker.inputs[0] == candidate;
         bool other_input = maker.op == Op::Affine && maker.residual >= 0 &&
@@ -137,10 +202,17 @@ class Planner {
         for (size_t i = 1; i < plan_.steps.size(); ++i) {
             const Node& reader = node(plan_.steps[i]);
             const int64_t* padding = reader.window.padding;
-            if (reader.op != Op::Conv || (padding[0] == 0 && padding[1] == 0)) continue;
+            bool direct = std::find(plan_.direct.begin(), plan_.direct.end(), int(i)) !=
+                          plan_.direct.end();
+            if (reader.op != Op::Conv || (padding[0] == 0 && padding[1] == 0 && !direct)) continue;
             const Shape& in = shape(reader.inputs[0]);
-            int64_t elements = (in.h + 2 * padding[0]) * (in.w + 2 * padding[1]) * in.c;
-            plan_.steps[i].padded = add_buffer(size_t(elements) * 4, int(i), int(i));
+            int64_t pixels = (in.h + 2 * padding[0]) * (in.w + 2 * padding[1]);
+            // A kernel may read a whole quad at the last channel.
+            int64_t bytes = reader.by_bytes() ? (in.c + 3) / 4 * 4 : in.c * 4;
+            int last = int(i);
+            for (size_t k = i; k < plan_.steps.size(); ++k)
+                if (plan_.steps[k].pulls == int(i)) last = int(k);
+            plan_.steps[i].padded = add_buffer(size_t(pixels * bytes), direct ? 0 : int(i), last);
         }
     }
 
@@ -176,51 +248,109 @@ class Planner {
         if (step.node < 0) return;
         const Node& op = node(step);
         const Shape &in = shape(op.inputs[0]), &out = shape(step.output);
+        int64_t columns = in.w + 2 * op.window.padding[1];
         if (op.op == Op::BinaryConv) {
             step.binary = make_binary(file_, op, in, out);
             const SignSink& sink = plan_.sinks[size_t(step.signs)];
-            add_offsets(step, op.window, sink.row_words(), sink.pixel_words(), sink.words);
-            step.chunk = chunk_of(step.binary.blocks * kBinaryLanes, out.w);
+            add_offsets(step, op.window, sink.row_words(), sink.pixel_words(), 1, sink.words);
+            choose_fused(step, op, in.c * op.window.taps());
+        } else if (op.op == Op::Conv && op.by_bytes()) {
+            step.bytes = make_bytes(file_, op, in, out);
+            int64_t quads = (in.c + 3) / 4;
+            add_offsets(step, op.window, columns * quads * 4, quads * 4, 4, quads);
         } else if (op.op == Op::Conv) {
             step.real = make_float(file_, op, in, out);
-            int64_t columns = in.w + 2 * op.window.padding[1];
-            add_offsets(step, op.window, columns * in.c, in.c, 1);
-            step.chunk = chunk_of(step.real.blocks * kFloatLanes, out.w);
+            Window window = op.window;
+            step.length = in.c / op.groups;
+            if (window.dilation[1] == 1 && op.groups == 1) {
+                // Taps side by side are one run of values.
+                step.length *= window.kernel[1];
+                window.kernel[1] = 1;
+            }
+            add_offsets(step, window, columns * in.c, in.c, 1, 1);
+            join_rows(step, op, out);
         }
+        step.chunk = chunk_of(filters_of(step), out.w * step.joined);
+    }
+
+    static int64_t filters_of(const Step& step) {
+        return kLanes * std::max(step.binary.blocks, std::max(step.real.blocks, step.bytes.blocks));
     }
 
     static void add_offsets(Step& step, const Window& window, int64_t row, int64_t pixel,
-                            int64_t words) {
+                            int64_t unit, int64_t words) {
         for (int64_t y = 0; y < window.kernel[0]; ++y)
             for (int64_t x = 0; x < window.kernel[1]; ++x)
                 for (int64_t w = 0; w < words; ++w)
                     step.offsets.push_back(int32_t(y * window.dilation[0] * row +
-                                                   x * window.dilation[1] * pixel + w));
+                                                   x * window.dilation[1] * pixel + w * unit));
+    }
+
+    // A 1x1 convolution has no rows: short ones are joined, so that weights are read less often.
+    void join_rows(Step& step, const Node& op, const Shape& out) const {
+        const Window& window = op.window;
+        bool pointwise = window.taps() == 1 && window.stride[0] == 1 && window.stride[1] == 1 &&
+                         window.padding[0] == 0 && window.padding[1] == 0;
+        if (!pointwise || step.pulled || step.padded >= 0 ||
+            plan_.value_buffer[size_t(step.output)] < 0)
+            return;
+        for (int64_t rows = 1; rows <= out.h; ++rows)
+            if (out.h % rows == 0 && out.w * rows >= kJoinedPixels) {
+                step.joined = rows;
+                return;
+            }
+        step.joined = out.h;
+    }
+
+    // Without groups, the kernel that makes the sums also writes bits.
+    void choose_fused(Step& step, const Node& op, int64_t depth) {
+        if (op.groups != 1) return;
+        for (int index : step.sinks)
+            if (plan_.sinks[size_t(index)].groups == 1) {
+                step.fused = index;
+                break;
+            }
+        bool only_bits = step.fused >= 0 && step.sinks.size() == 1 && op.residual < 0 &&
+                         plan_.value_buffer[size_t(step.output)] < 0 && !step.pulled;
+        if (only_bits)
+            find_thresholds(op, plan_.sinks[size_t(step.fused)].shift, depth, step.lowest,
+                            step.highest);
     }
 
     static int64_t chunk_of(int64_t filters, int64_t columns) {
-        int64_t pixels = std::max<int64_t>(1, kCacheValues / filters / 28) * 28;
+        if (filters == 0) return columns;
+        int64_t pixels = std::max<int64_t>(1, kCacheValues / filters / 84) * 84;
         return std::min(pixels, columns);
     }
 
     void size_scratch() {
-        size_t results = 0, row = 0;
+        size_t results = 0, row = 0, pool = 0;
         for (const Step& step : plan_.steps) {
-            if (step.node < 0 || !node(step).has_epilogue()) continue;
-            int64_t filters = std::max(step.binary.blocks * kBinaryLanes,
-                                       step.real.blocks * kFloatLanes);
-            results = std::max(results, size_t(step.chunk * filters) * 4);
+            if (step.node < 0) continue;
             const Shape& out = shape(step.output);
+            if (node(step).op == Op::MaxPool) {
+                const Shape& in = shape(node(step).inputs[0]);
+                size_t rows = 1 + (step.pulls >= 0 ? size_t(node(step).window.kernel[0]) : 0);
+                size_t one = round_up(size_t(in.w * in.c) * 4);
+                if (rows > kLargestArena / one) throw Error("the network is too large to run");
+                pool = std::max(pool, rows * one);
+                plan_.pool_rows =
+                    std::max(plan_.pool_rows, size_t(std::min(node(step).window.kernel[0], in.h)));
+            }
+            if (!node(step).has_epilogue()) continue;
+            results = std::max(results, size_t(step.chunk * filters_of(step)) * 4);
             row = std::max(row, size_t(out.w * out.c) * 4);
         }
         plan_.row_offset = round_up(results);
-        plan_.scratch_bytes = plan_.row_offset + round_up(row);
+        plan_.pool_offset = plan_.row_offset + round_up(row);
+        plan_.scratch_bytes = plan_.pool_offset + round_up(pool);
         if (plan_.scratch_bytes > kLargestArena) throw Error("the network is too large to run");
     }
 
     const Container& file_;
     Plan plan_;
-    std::vector<int> last_float_use_;
+    std::vector<int> last_float_use_, float_uses_;
+    bool input_in_passing_ = false;
 };
 
 }  // namespace

@@ -23,23 +23,35 @@ struct SignSink {
     int buffer = 0;
     int64_t padding[2] = {0, 0};
     int64_t groups = 1, channels = 0, words = 0;
-    int64_t columns = 0;  // of a padded row
+    int64_t rows = 0, columns = 0;  // with the border
     std::vector<float> shift;
 
     int64_t pixel_words() const { return groups * words; }
     int64_t row_words() const { return columns * pixel_words(); }
+    // Where a pixel's bits are.
+    int64_t place(int64_t y, int64_t x) const {
+        return (y + padding[0]) * row_words() + (x + padding[1]) * pixel_words();
+    }
 };
 
 struct Step {
     int node = -1;    // -1: bring the input into the engine's order
     int output = 0;   // value
-    int padded = -1;  // buffer of the input with zeros around it (real convolutions)
+    int padded = -1;  // buffer of the input with a border around it (real convolutions)
     int signs = -1;   // sink that a binary convolution reads
     std::vector<int> sinks;        // that this step writes
-    std::vector<int32_t> offsets;  // of the words or taps of a filter
+    int fused = -1;                // the one of them that the kernel writes by itself
+    std::vector<int32_t> offsets;  // of the words, runs or quads of a filter
+    int64_t length = 0;            // of a run of a real filter
     int64_t chunk = 0;             // pixels per kernel call
+    int64_t joined = 1;            // rows that are computed as one
+    int pulls = -1;                // step whose rows a maximum pool asks for, one by one
+    bool pulled = false;           // whether this step only runs when it is asked
     BinaryFilters binary;
     FloatFilters real;
+    ByteFilters bytes;
+    // Where only signs are needed: 1 where the sum of products is between these.
+    std::vector<int32_t> lowest, highest;
 };
 
 struct Plan {
@@ -47,10 +59,13 @@ struct Plan {
     std::vector<Step> steps;
     std::vector<Buffer> buffers;
     std::vector<SignSink> sinks;
-    std::vector<int> value_buffer;  // -1: the value is only needed as bits
+    std::vector<int> value_buffer;  // -1: the value is only needed as bits, or in passing
+    std::vector<int> direct;        // convolutions whose padded input is written by the first step
     size_t arena_bytes = 0;
-    size_t scratch_bytes = 0;  // of one thread: kernel results and one row
+    size_t scratch_bytes = 0;  // of one thread: kernel results, one row, rows of a pool
     size_t row_offset = 0;     // of that row in the scratch memory
+    size_t pool_offset = 0;    // of the pool's rows
+    size_t pool_rows = 0;      // of the highest window
 };
 
 Plan make_plan(const Container& file);

@@ -32,18 +32,17 @@ int64_t visit_taps(const Window& window, const RowSource& in, int64_t y, int64_t
 
 void input_row(const float* input, const Shape& shape, int64_t y, float* out) {
     const float* plane = input + y * shape.w;
+    if (shape.c == 3) {
+        const float *a = plane, *b = a + shape.h * shape.w, *c = b + shape.h * shape.w;
+        for (int64_t x = 0; x < shape.w; ++x) {
+            out[3 * x] = a[x];
+            out[3 * x + 1] = b[x];
+            out[3 * x + 2] = c[x];
+        }
+        return;
+    }
     for (int64_t c = 0; c < shape.c; ++c, plane += shape.h * shape.w)
         for (int64_t x = 0; x < shape.w; ++x) out[x * shape.c + c] = plane[x];
-}
-
-void max_pool_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out) {
-    int64_t channels = in.shape.c;
-    for (int64_t x = 0; x < columns; ++x, out += channels) {
-        std::fill(out, out + channels, -std::numeric_limits<float>::infinity());
-        visit_taps(node.window, in, y, x, [&](const float* tap) {
-            for (int64_t c = 0; c < channels; ++c) out[c] = tap[c] > out[c] ? tap[c] : out[c];
-        });
-    }
 }
 
 void avg_pool_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out) {
@@ -83,12 +82,65 @@ void concat_row(const RowSource& in, int64_t y, int64_t first, int64_t channels,
         std::copy_n(pixel(in, y, x), in.shape.c, out + x * channels + first);
 }
 
-void multiply_row(const RowSource& a, const RowSource& b, int64_t y, float* out) {
+namespace {
+
+float ternary(float x, float threshold) {
+    return x >= threshold ? 1.0f : x <= -threshold ? -1.0f : 0.0f;
+}
+
+template <typename Combine>
+void combine_row(const RowSource& a, const RowSource& b, int64_t y, float* out, Combine combine) {
+    bool single = b.shape.h == 1 && b.shape.w == 1;
     for (int64_t x = 0; x < a.shape.w; ++x) {
-        const float *left = pixel(a, y, x), *right = pixel(b, y, x);
+        const float *left = pixel(a, y, x), *right = single ? b.data : pixel(b, y, x);
         for (int64_t c = 0; c < a.shape.c; ++c)
-            *out++ = left[c] * right[b.shape.c == 1 ? 0 : c];
+            *out++ = combine(left[c], right[b.shape.c == 1 ? 0 : c]);
     }
+}
+
+}  // namespace
+
+void pair_row(Op op, const RowSource& a, const RowSource& b, int64_t y, float* out) {
+    if (op == Op::Multiply)
+        combine_row(a, b, y, out, [](float l, float r) { return l * r; });
+    else if (op == Op::Add)
+        combine_row(a, b, y, out, [](float l, float r) { return l + r; });
+    else if (op == Op::Subtract)
+        combine_row(a, b, y, out, [](float l, float r) { return l - r; });
+    else if (op == Op::Divide)
+        combine_row(a, b, y, out, [](float l, float r) { return l / r; });
+    else
+        combine_row(a, b, y, out, ternary);
+}
+
+void square_root_row(const RowSource& in, int64_t y, float* out) {
+    const float* row = pixel(in, y, 0);
+    for (int64_t i = 0; i < in.shape.w * in.shape.c; ++i) out[i] = std::sqrt(row[i]);
+}
+
+void round_row(const Node& node, const RowSource& in, int64_t y, float* out) {
+    const float* row = pixel(in, y, 0);
+    float levels = float(node.levels);
+    for (int64_t i = 0; i < in.shape.w * in.shape.c; ++i) out[i] = std::nearbyint(row[i] * levels);
+}
+
+float sample_mean(const RowSource& in) {
+    double sum = 0;
+    int64_t count = in.shape.elements();
+    for (int64_t i = 0; i < count; ++i) sum += double(in.data[i]);
+    return float(sum / double(count));
+}
+
+float sample_variance(const RowSource& in, int64_t correction) {
+    double sum = 0, squares = 0;
+    int64_t count = in.shape.elements();
+    for (int64_t i = 0; i < count; ++i) sum += double(in.data[i]);
+    double mean = sum / double(count);
+    for (int64_t i = 0; i < count; ++i) {
+        double away = double(in.data[i]) - mean;
+        squares += away * away;
+    }
+    return float(squares / double(count - correction));
 }
 
 void absolute_row(const RowSource& in, int64_t y, float* out) {

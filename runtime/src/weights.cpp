@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "error.hpp"
-#include "kernels.hpp"
 
 namespace surge {
 namespace {
@@ -31,7 +30,7 @@ std::vector<int32_t> ones_per_tap(const Tensor& weight, int64_t channels, int64_
 void fill_base(BinaryFilters& filters, const Node& node, const std::vector<int32_t>& ones,
                int64_t depth, int64_t channels) {
     int64_t taps = node.window.taps(), columns = node.window.kernel[1];
-    int64_t padded = filters.blocks * kBinaryLanes, per_group = channels / node.groups;
+    int64_t padded = filters.blocks * kLanes, per_group = channels / node.groups;
     int32_t* base = filters.base.as<int32_t>();
     for (auto row : filters.rows.taps)
         for (auto column : filters.columns.taps) {
@@ -72,24 +71,24 @@ BinaryFilters make_binary(const Container& file, const Node& node, const Shape& 
                           const Shape& out) {
     const Tensor& source = file.tensor(node.weight);
     int64_t taps = node.window.taps(), depth = in.c / node.groups;
-    int64_t per_group = out.c / node.groups, group_words = ceil_div(depth, 64);
+    int64_t per_group = out.c / node.groups, group_words = ceil_div(depth, kWordBits);
     BinaryFilters filters;
     filters.words = bounded(taps, group_words, node);
-    filters.blocks = ceil_div(per_group, kBinaryLanes);
-    int64_t padded = filters.blocks * kBinaryLanes;
+    filters.blocks = ceil_div(per_group, kLanes);
+    int64_t padded = filters.blocks * kLanes;
     bounded(depth, taps * 8, node);  // so that every count fits into 32 bits
     int64_t total = bounded(bounded(node.groups * padded, filters.words, node), 1, node);
-    filters.weights = AlignedMemory(size_t(total) * 8);
-    uint64_t* words = filters.weights.as<uint64_t>();
+    filters.weights = AlignedMemory(size_t(total) * 4);
+    uint32_t* words = filters.weights.as<uint32_t>();
     int64_t bit = 0;
     for (int64_t f = 0; f < out.c; ++f) {
         int64_t group = f / per_group, lane = f % per_group;
-        uint64_t* filter = words + group * padded * filters.words +
-                           lane / kBinaryLanes * filters.words * kBinaryLanes + lane % kBinaryLanes;
+        uint32_t* filter = words + group * padded * filters.words +
+                           lane / kLanes * filters.words * kLanes + lane % kLanes;
         for (int64_t t = 0; t < taps; ++t)
             for (int64_t c = 0; c < depth; ++c, ++bit) {
-                uint64_t value = source.data[bit / 8] >> bit % 8 & 1;
-                filter[(t * group_words + c / 64) * kBinaryLanes] |= value << c % 64;
+                uint32_t value = source.data[bit / 8] >> bit % 8 & 1u;
+                filter[(t * group_words + c / kWordBits) * kLanes] |= value << c % kWordBits;
             }
     }
     filters.rows = border_classes(node.window, 0, in.h, out.h);
@@ -102,23 +101,90 @@ BinaryFilters make_binary(const Container& file, const Node& node, const Shape& 
     return filters;
 }
 
+namespace {
+
+// Weights of few bits as odd numbers: the sum over planes j of 2^j times +-1, plus the offset.
+std::vector<float> from_planes(const Tensor& source, const Node& node, int64_t channels,
+                               int64_t depth) {
+    int64_t count = channels * depth;
+    std::vector<float> values(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+        int32_t value = 0;
+        for (int64_t j = 0; j < node.weight_bits; ++j) {
+            int64_t bit = j * count + i;
+            value += (source.data[bit / 8] >> bit % 8 & 1 ? 1 : -1) * (1 << j);
+        }
+        float offset = node.offset.empty() ? 0.0f : node.offset[size_t(i / depth)];
+        values[size_t(i)] = float(value) + offset;
+    }
+    return values;
+}
+
+// Filters side by side: value(filter, k) goes to its lane.
+template <typename T, typename Value>
+void interleave(FloatFilters& filters, int64_t channels, int64_t per_group, Value value) {
+    int64_t padded = filters.blocks * kLanes;
+    filters.weights =
+        AlignedMemory(size_t(channels / per_group * padded * filters.depth) * sizeof(T));
+    T* weights = filters.weights.as<T>();
+    for (int64_t f = 0; f < channels; ++f) {
+        int64_t group = f / per_group, lane = f % per_group;
+        T* filter = weights + group * padded * filters.depth +
+                    lane / kLanes * filters.depth * kLanes + lane % kLanes;
+        for (int64_t k = 0; k < filters.depth; ++k)
+            filter[k * kLanes] = value(f * filters.depth + k);
+    }
+}
+
+}  // namespace
+
 FloatFilters make_float(const Container& file, const Node& node, const Shape& in,
                         const Shape& out) {
-    std::vector<float> source = file.floats(node.weight);
+    const Tensor& source = file.tensor(node.weight);
     int64_t per_group = out.c / node.groups;
     FloatFilters filters;
     filters.depth = node.window.taps() * (in.c / node.groups);
-    filters.blocks = ceil_div(per_group, kFloatLanes);
-    int64_t padded = filters.blocks * kFloatLanes;
-    int64_t total = bounded(bounded(node.groups, padded, node), filters.depth, node);
-    filters.weights = AlignedMemory(size_t(total) * 4);
-    float* weights = filters.weights.as<float>();
+    filters.blocks = ceil_div(per_group, kLanes);
+    bounded(bounded(node.groups, filters.blocks * kLanes, node), filters.depth, node);
+    // Weights that are read once or a few times per run stay narrow: reading them is the work.
+    bool narrow = out.h * out.w <= 4;
+    if (narrow && source.dtype == Dtype::F16) {
+        filters.kind = Weights::F16;
+        interleave<uint16_t>(filters, out.c, per_group, [&](int64_t i) {
+            return uint16_t(source.data[2 * i] | source.data[2 * i + 1] << 8);
+        });
+    } else if (narrow && source.dtype == Dtype::I8) {
+        filters.kind = Weights::I8;
+        interleave<int8_t>(filters, out.c, per_group,
+                           [&](int64_t i) { return int8_t(source.data[i]); });
+    } else {
+        std::vector<float> values = source.dtype == Dtype::U8
+                                        ? from_planes(source, node, out.c, filters.depth)
+                                        : file.floats(node.weight);
+        interleave<float>(filters, out.c, per_group,
+                          [&](int64_t i) { return values[size_t(i)]; });
+    }
+    return filters;
+}
+
+ByteFilters make_bytes(const Container& file, const Node& node, const Shape& in,
+                       const Shape& out) {
+    const Tensor& source = file.tensor(node.weight);
+    int64_t taps = node.window.taps(), quads = ceil_div(in.c, 4);
+    ByteFilters filters;
+    filters.quads = bounded(taps, quads, node);
+    filters.blocks = ceil_div(out.c, kLanes);
+    int64_t total = bounded(bounded(filters.blocks * kLanes, filters.quads, node), 4, node);
+    bounded(in.c, taps * 64, node);  // so that every sum fits into 32 bits
+    filters.weights = AlignedMemory(size_t(total));
+    int8_t* weights = filters.weights.as<int8_t>();
     for (int64_t f = 0; f < out.c; ++f) {
-        int64_t group = f / per_group, lane = f % per_group;
-        float* filter = weights + group * padded * filters.depth +
-                        lane / kFloatLanes * filters.depth * kFloatLanes + lane % kFloatLanes;
-        for (int64_t k = 0; k < filters.depth; ++k)
-            filter[k * kFloatLanes] = source[size_t(f * filters.depth + k)];
+        int8_t* filter =
+            weights + (f / kLanes * filters.quads * kLanes + f % kLanes) * 4;
+        for (int64_t t = 0; t < taps; ++t)
+            for (int64_t c = 0; c < in.c; ++c)
+                filter[(t * quads + c / 4) * kLanes * 4 + c % 4] =
+                    int8_t(source.data[(f * taps + t) * in.c + c]);
     }
     return filters;
 }

@@ -7,6 +7,7 @@
 
 #include "container.hpp"
 #include "graph.hpp"
+#include "kernels.hpp"
 #include "memory.hpp"
 
 namespace surge {
@@ -23,29 +24,40 @@ BorderClasses border_classes(const Window& window, int axis, int64_t size, int64
 struct BinaryFilters {
     int64_t words = 0;         // of a filter: taps * words of a group's channels
     int64_t blocks = 0;        // of a group
-    AlignedMemory weights;     // [groups][blocks][words][kBinaryLanes]
+    AlignedMemory weights;     // [groups][blocks][words][kLanes]
     BorderClasses rows, columns;
     // dot = base - 2 * count. Beyond the border the input bits are 0: what they add to the count is
     // known, and base takes it back, so zero padding is exact.
-    AlignedMemory base;        // int32 [row class][column class][groups][blocks * kBinaryLanes]
+    AlignedMemory base;        // int32 [row class][column class][groups][blocks * kLanes]
     int64_t base_pitch = 0;
 
-    const uint64_t* group(int64_t g) const {
-        return weights.as<uint64_t>() + g * blocks * words * 8;
+    const uint32_t* group(int64_t g) const {
+        return weights.as<uint32_t>() + g * blocks * words * kLanes;
     }
 };
 
 struct FloatFilters {
     int64_t depth = 0;     // taps * channels of a group
     int64_t blocks = 0;
-    AlignedMemory weights;  // [groups][blocks][depth][kFloatLanes]
+    Weights kind = Weights::F32;
+    AlignedMemory weights;  // [groups][blocks][depth][kLanes]
 
-    const float* group(int64_t g) const { return weights.as<float>() + g * blocks * depth * 16; }
+    const void* group(int64_t g) const {
+        int64_t width = kind == Weights::F32 ? 4 : kind == Weights::F16 ? 2 : 1;
+        return weights.data() + g * blocks * depth * kLanes * width;
+    }
+};
+
+struct ByteFilters {
+    int64_t quads = 0;      // of a filter
+    int64_t blocks = 0;
+    AlignedMemory weights;  // [blocks][quads][kLanes][4]
 };
 
 BinaryFilters make_binary(const Container& file, const Node& node, const Shape& in,
                           const Shape& out);
 FloatFilters make_float(const Container& file, const Node& node, const Shape& in,
                         const Shape& out);
+ByteFilters make_bytes(const Container& file, const Node& node, const Shape& in, const Shape& out);
 
 }  // namespace surge
