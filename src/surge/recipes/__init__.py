@@ -5,10 +5,19 @@ import pkgutil
 from dataclasses import replace
 
 from surge.errors import ConfigError, did_you_mean
-from surge.recipes.recipe import DataSpec, MethodSpec, ModelSpec, Recipe, TrainSpec, with_surge
+from surge.recipes.recipe import (
+    DataSpec,
+    DistillSpec,
+    MethodSpec,
+    ModelSpec,
+    Recipe,
+    TrainSpec,
+    with_surge,
+)
 
 __all__ = [
     "DataSpec",
+    "DistillSpec",
     "MethodSpec",
     "ModelSpec",
     "Recipe",
@@ -64,8 +73,8 @@ def get_recipe(name: str) -> Recipe:
 
 
 def overridden(recipe: Recipe, changes: dict[str, object]) -> Recipe:
-    """Return the recipe with some fields of its training, data or SURGE settings replaced."""
-    for part in ("train", "data", "surge"):
+    """Return the recipe with some fields of its training, data, SURGE or teacher replaced."""
+    for part in ("train", "data", "surge", "distill"):
         held = getattr(recipe, part)
         if held is None:
             continue

@@ -18,6 +18,8 @@ def _row(method: str) -> Recipe:
 def _recipes() -> list[Recipe]:
     rows = []
     for method in list_methods():
+        if get_method(method).for_transformers:
+            continue
         rows.append(_row(method))
         if not get_method(method).not_compensable:
             rows.append(with_surge(_row(method)))

@@ -33,19 +33,55 @@ class MethodSpec:
 class DataSpec:
     """Which images are trained on and which are tested on."""
 
-    name: Literal["cifar10", "digits"]
-    """The data set."""
+    name: Literal["cifar10", "digits", "cola", "sst2", "mrpc", "stsb", "rte", "qnli", "qqp", "mnli"]
+    """The data set, or the task of GLUE."""
     held_out: bool = False
     """Train on 90 % of the training set and test on the rest; the test set is not touched."""
     limit: int | None = None
     """Use only the first images of each part (for quick checks)."""
     augment: bool = True
     """Random crops and flips."""
+    length: int | None = None
+    """Tokens of every sentence; None for images."""
+    tokenizer: str = ""
+    """Folder of the tokenizer, which is that of the model (--model)."""
 
     def __post_init__(self) -> None:
         """Check the limit."""
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit={self.limit} must be at least 1 (--limit).")
+
+
+@dataclass(frozen=True)
+class DistillSpec:
+    """What a student learns from its teacher: weights of the losses; by default those of BiT."""
+
+    teacher: str = ""
+    """Folder of the teacher's run (--teacher); the student starts from its weights."""
+    logits: float = 1.0
+    """Soft cross-entropy of the logits, a mean over batch and classes."""
+    hidden: float = 1.0
+    """Sum of the losses of all hidden states."""
+    hidden_form: Literal["mse", "direction"] = "mse"
+    """Squared error, or BiBERT's mismatch of normalised tensors."""
+    projections: float = 0.0
+    """BiBERT's mismatch of the similarities of queries, keys and values."""
+    attention: float = 0.0
+    """Squared error of attention scores (BiT computes it and leaves it out)."""
+    labels: float = 0.0
+    """Cross-entropy with the true labels."""
+    scores: Literal["softmax", "mse"] = "softmax"
+    """Logits of a task with one output: BiT's loss, which is zero there, or the squared error."""
+    teacher_dropout: bool = False
+    """Run the teacher with dropout, as BiT's public script does."""
+
+    def __post_init__(self) -> None:
+        """Check the weights."""
+        for name in ("logits", "hidden", "projections", "attention", "labels"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"distill.{name}={getattr(self, name)} must not be negative.")
+        if not (self.logits or self.hidden or self.projections or self.attention):
+            raise ConfigError("distill: all losses with the teacher have weight 0.")
 
 
 @dataclass(frozen=True)
@@ -56,16 +92,17 @@ class TrainSpec:
     """Passes over the training set."""
     batch: int = 256
     """Images per optimizer step, over all processes."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
-    """SGD with momentum 0.9, or Adam."""
+    optimizer: Literal["sgd", "adam", "bertadam"] = "sgd"
+    """SGD with momentum 0.9, Adam, or the Adam of BERT."""
     lr: float = 0.1
     """Highest learning rate."""
     momentum: float = 0.9
     """SGD's momentum."""
     weight_decay: float = 5e-4
     """L2 penalty on every parameter."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    """Course of the learning rate after the warm-up, set once per epoch."""
+    schedule: Literal["cosine", "linear", "constant", "steps"] = "cosine"
+    """Course of the learning rate after the warm-up, set once per epoch; ``steps``: at every step
+    up over the first tenth of all steps, then straight to zero."""
     warmup: int = 5
     """Epochs of linear warm-up."""
     accumulate: int = 1
@@ -76,6 +113,12 @@ class TrainSpec:
     """Arithmetic on a GPU; a CPU always computes in fp32."""
     drop_last: bool = False
     """Leave out the partial batch at the end of an epoch."""
+    level_lr: float = 1e-4
+    """Highest learning rate of elastic levels (bertadam)."""
+    steps: int | None = None
+    """Stop after this many optimizer steps, which may be in the middle of the last epoch."""
+    test_every: int | None = None
+    """Also test after every so many steps of an epoch."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -91,6 +134,9 @@ class TrainSpec:
             raise ConfigError(
                 f"batch={self.batch} does not divide into accumulate={self.accumulate} parts."
             )
+        for name in ("steps", "test_every"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ConfigError(f"{name}={value} must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -108,6 +154,8 @@ class Recipe:
     """None trains the float model."""
     surge: PathOptions | None = None
     """None trains without an auxiliary path."""
+    distill: DistillSpec | None = None
+    """None learns from labels alone."""
     metric: str = "top1"
     """Name of the reported number."""
     paper: float | None = None

@@ -1,0 +1,137 @@
+"""GLUE: a float teacher for every task, and binary students that are distilled from it.
+
+Schedules are those of BiT's public code (BiBERT's own for its rows). The network is whatever BERT
+``--model`` names: the papers use BERT-base, so that nothing here stands beside a printed figure.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from surge.compensation.options import PathOptions
+from surge.data.glue import TASKS
+from surge.errors import ConfigError
+from surge.recipes.recipe import (
+    DataSpec,
+    DistillSpec,
+    MethodSpec,
+    ModelSpec,
+    Recipe,
+    TrainSpec,
+    with_surge,
+)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What differs from task to task."""
+
+    epochs: int
+    batch: int
+    lr: float
+    length: int
+    bibert_lr: float
+    teacher_epochs: int
+
+
+SCHEDULES = {
+    "cola": Schedule(50, 16, 5e-4, 64, 1e-4, 5),
+    "sst2": Schedule(10, 8, 1e-4, 64, 1e-4, 3),
+    "mrpc": Schedule(20, 8, 5e-4, 128, 2e-4, 5),
+    "stsb": Schedule(20, 8, 5e-4, 128, 1e-4, 5),
+    "rte": Schedule(20, 8, 5e-4, 128, 1e-5, 10),
+    "qnli": Schedule(10, 8, 2e-4, 128, 1e-4, 3),
+    "qqp": Schedule(6, 32, 2e-4, 128, 1e-4, 3),
+    "mnli": Schedule(6, 16, 2e-4, 128, 5e-5, 3),
+}
+"""Epochs, batch, learning rate and length of BiT's code; the paper trains QQP and MNLI for 5."""
+
+SURGE = PathOptions(eta=1e-3, auxiliary="copied")
+"""The paper states no eta for GLUE. Weights are pretrained, so auxiliary ones start as copies."""
+
+BIBERT = DistillSpec(hidden_form="direction", projections=1.0, labels=0.5, scores="mse")
+BINARYBERT = DistillSpec(logits=0.0, attention=1.0)
+
+
+def _row(task: str, kind: str, train: TrainSpec, **parts: Any) -> Recipe:
+    return Recipe(
+        table="glue",
+        row=f"{task}-{kind}",
+        model=ModelSpec("bert"),
+        data=DataSpec(task, augment=False, length=SCHEDULES[task].length),  # type: ignore[arg-type]
+        train=train,
+        metric=TASKS[task].metrics[0],
+        **parts,
+    )
+
+
+def _train(task: str, **changes: Any) -> TrainSpec:
+    plan = SCHEDULES[task]
+    settings: dict[str, Any] = {
+        "epochs": plan.epochs,
+        "batch": plan.batch,
+        "lr": plan.lr,
+        "optimizer": "bertadam",
+        "schedule": "steps",
+        "weight_decay": 0.01,
+        "warmup": 0,
+        "precision": "fp32",
+        "test_every": 100,
+    }
+    return TrainSpec(**{**settings, **changes})
+
+
+def _rows(task: str) -> list[Recipe]:
+    plan = SCHEDULES[task]
+    teacher = _train(task, epochs=plan.teacher_epochs, batch=32, lr=5e-5)
+    bit = _row(task, "bit", _train(task), method=MethodSpec("bit"), distill=DistillSpec())
+    plain = MethodSpec("bnn", {"transformer": True})
+    own = _train(task, batch=16, lr=plan.bibert_lr)
+    bases = [
+        bit,
+        _row(task, "bibert", own, method=MethodSpec("bibert"), distill=BIBERT),
+        _row(task, "bnn", _train(task), method=plain, distill=DistillSpec()),
+    ]
+    rows = [_row(task, "teacher", teacher)]
+    for base in bases:
+        rows += [base, replace(with_surge(base), surge=SURGE)]
+    return [
+        *rows,
+        replace(with_surge(bit, "align"), surge=replace(SURGE, align=1.0)),
+        replace(with_surge(bit, "tied"), surge=replace(SURGE, auxiliary="tied")),
+    ]
+
+
+def placed(recipe: Recipe, *, model: str | None, teacher: str | None) -> Recipe:
+    """Return the recipe with the folders it needs: a pretrained BERT, and a teacher's run."""
+    if recipe.model.name != "bert":
+        for option, value in (("--model", model), ("--teacher", teacher)):
+            if value is not None:
+                raise ConfigError(f"{recipe.name} takes no {option}; only rows of GLUE do.")
+        return recipe
+    if model is None:
+        raise ConfigError(
+            f"{recipe.name} needs a pretrained BERT: name its folder with --model DIR "
+            "(config.json, weights, tokenizer)."
+        )
+    folder = str(Path(model).expanduser().resolve())
+    recipe = replace(
+        recipe,
+        model=replace(recipe.model, options={**recipe.model.options, "path": folder}),
+        data=replace(recipe.data, tokenizer=folder),
+    )
+    if recipe.distill is None:
+        if teacher is not None:
+            raise ConfigError(f"{recipe.name} learns from labels alone; drop --teacher.")
+        return recipe
+    if teacher is None:
+        raise ConfigError(
+            f"{recipe.name} learns from a teacher: train one with `surge train "
+            f"glue-{recipe.data.name}-teacher --model {model}` and name its folder with "
+            "--teacher RUN."
+        )
+    run = str(Path(teacher).expanduser().resolve())
+    return replace(recipe, distill=replace(recipe.distill, teacher=run))
+
+
+RECIPES = tuple(recipe for task in SCHEDULES for recipe in _rows(task))

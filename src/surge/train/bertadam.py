@@ -1,0 +1,81 @@
+"""BertAdam: the Adam with which BERT was trained, and BiT after it."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+
+class BertAdam(torch.optim.Optimizer):
+    """Adam without bias correction, with decoupled decay and a clip per parameter.
+
+    With g the gradient of one parameter w, clipped to norm 1 by itself::
+
+        m = b1 m + (1 - b1) g        v = b2 v + (1 - b2) g^2
+        w = w - lr (m / (sqrt(v) + eps) + decay w)
+
+    All parameters of a group are updated together by a few kernels; nothing waits for the device,
+    and a learning rate that is a tensor is read there, so that a step can be captured.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        *,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        largest_norm: float = 1.0,
+    ) -> None:
+        """Take parameters or groups of them, as every optimizer does."""
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "largest_norm": largest_norm,
+        }
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._update(group)
+        return loss
+
+    def _update(self, group: dict[str, Any]) -> None:
+        weights = [p for p in group["params"] if p.grad is not None]
+        if not weights:
+            return
+        for weight in weights:
+            if not self.state[weight]:
+                self.state[weight]["mean"] = torch.zeros_like(weight)
+                self.state[weight]["square"] = torch.zeros_like(weight)
+        gradients = clipped([cast(Tensor, p.grad) for p in weights], group["largest_norm"])
+        means = [self.state[p]["mean"] for p in weights]
+        squares = [self.state[p]["square"] for p in weights]
+        first, second = group["betas"]
+        torch._foreach_lerp_(means, gradients, 1 - first)
+        torch._foreach_mul_(squares, second)
+        torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
+        divisors = torch._foreach_sqrt(squares)
+        torch._foreach_add_(divisors, group["eps"])
+        updates = torch._foreach_div(means, divisors)
+        if group["weight_decay"]:
+            torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
+        torch._foreach_mul_(updates, group["lr"])
+        torch._foreach_sub_(weights, updates)
+
+
+def clipped(gradients: list[Tensor], largest: float) -> list[Tensor]:
+    """Return the gradients, each shortened to a norm by itself where it is longer."""
+    norms = torch.stack(torch._foreach_norm(gradients))
+    factors = (largest / (norms + 1e-6)).clamp(max=1.0)
+    return list(torch._foreach_mul(gradients, list(factors.unbind())))
