@@ -98,6 +98,8 @@ class Method(nn.Module):
     bits: tuple[int, int] = (1, 1)
     """Bits of (weights, inputs), where options may change the class's own; 32 means real."""
     reference: ClassVar[str] = ""
+    surrogate: ClassVar[Literal["clipped", "bireal"]] = "clipped"
+    """The input rule of ``surge.functional`` that :meth:`binarize` follows unless overridden."""
     unit_inputs: bool = False
     """Whether inputs are quantised to [0, 1], so that a ReLU may feed the layer."""
     not_compensable: str = ""
@@ -138,15 +140,23 @@ class Method(nn.Module):
 
     def binarize(self, z: Tensor) -> Tensor:
         """Binarise the prepared input."""
-        return functional.sign_clipped(z)
+        clipped = self.surrogate == "clipped"
+        return functional.sign_clipped(z) if clipped else functional.sign_bireal(z)
 
     def surrogate_is_zero(self, z: Tensor) -> Tensor:
         """Return where the input surrogate is exactly zero, as booleans."""
-        return z.abs() > 1
+        return z.abs() > 1 if self.surrogate == "clipped" else z.abs() >= 1
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Binarise the latent weight."""
         return functional.sign_clipped(weight)
+
+    def scales_signs(self) -> bool:
+        """Return whether :meth:`binarize_weight` gives +-s now, with a real s of each filter.
+
+        The layer then multiplies by the signs and scales the sums, which keeps them exact.
+        """
+        return False
 
     def output_scale(self) -> Tensor | None:
         """Return the learnable factor per output feature, as a vector, if there is one."""
@@ -185,6 +195,10 @@ class Method(nn.Module):
             factor = self.output_scale()
             return functional.sign(effective), scale if factor is None else scale * factor
 
+    def packed_scale(self, weight: Tensor) -> Tensor:
+        """Return the scales of :meth:`packed_weight` alone, where they are cheaper to have."""
+        return self.packed_weight(weight)[1]
+
     def stored_values(self, weight: Tensor) -> Tensor:
         """Return the whole numbers that go to disk, the same in training and inference."""
         return self.packed_weight(weight)[0]
@@ -193,10 +207,21 @@ class Method(nn.Module):
         """Return the options of this instance as text for reports."""
         return f"{self.name} ({self.bits[0]}/{self.bits[1]} bit)"
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Method":
+        # Scalars are the state of schedules: half precision would move tau, k and t.
+        scalars = {n: b for n, b in self.named_buffers(recurse=False) if b.dim() == 0}
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, before in scalars.items():
+            after = getattr(self, name)
+            if after.element_size() < before.element_size():
+                setattr(self, name, before.to(after.device))
+        return self
+
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # A float checkpoint knows nothing of methods: keep the fresh state instead of failing.
-        if any(key.startswith(prefix) for key in state_dict):
-            super()._load_from_state_dict(state_dict, prefix, *args)
+        if not any(key.startswith(prefix) for key in state_dict):
+            state_dict.update(self.state_dict(prefix=prefix))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 MethodT = TypeVar("MethodT", bound=type[Method])

@@ -9,7 +9,18 @@ import torch
 
 import surge
 from tests.contract.subjects import assert_all_equal, modes, observe, subject, twin
-from tests.nets import CASES, KINDS, all_methods, cnn, every_kind, images, loss_of, run
+from tests.nets import (
+    CASES,
+    KINDS,
+    all_methods,
+    assert_same_tensors,
+    cnn,
+    every_kind,
+    images,
+    loss_of,
+    registered_methods,
+    run,
+)
 
 LOW = [torch.bfloat16, torch.float16]
 low_precision = pytest.mark.parametrize("dtype", LOW, ids=["bf16", "fp16"])
@@ -45,6 +56,29 @@ def test_cast_layer_has_finite_gradients_of_its_dtype(method, case, mode, dtype)
     assert all(tensor.isfinite().all() for tensor in seen.values())
     probes = {"probe main", "probe auxiliary"}
     assert {t.dtype for name, t in seen.items() if name not in probes} == {dtype}
+
+
+@low_precision
+@registered_methods
+def test_cast_layer_keeps_its_schedule_exactly(method, dtype):
+    layer = CASES["linear"].build(method)
+    surge.on_epoch(layer, 3, 10)
+    scalars = {n: b.clone() for n, b in layer.method.named_buffers() if b.dim() == 0}
+    layer.to(dtype)
+    kept = {n: b for n, b in layer.method.named_buffers() if b.dim() == 0}
+    assert_same_tensors(kept, scalars)
+    assert {b.dtype for b in kept.values()} <= {torch.float32, torch.bool}
+    assert {p.dtype for p in layer.parameters()} == {dtype}
+    surge.on_epoch(layer, 7, 10)
+    moved = CASES["linear"].build(method)
+    surge.on_epoch(moved, 7, 10)
+    expected = {n: b for n, b in moved.method.named_buffers() if b.dim() == 0}
+    assert_same_tensors({n: b for n, b in layer.method.named_buffers() if b.dim() == 0}, expected)
+
+
+def test_schedules_follow_to_double_precision():
+    layer = CASES["linear"].build("recu").double()
+    assert layer.method.tau.dtype == torch.float64
 
 
 @low_precision

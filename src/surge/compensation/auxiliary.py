@@ -6,12 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.compensation.dual_path import geometry_arguments, inject, tap
+from surge.compensation.dual_path import inject, tap
 from surge.compensation.options import Kind, PathOptions
 from surge.compensation.path import Path, Watch
 from surge.compensation.scaler import initial_scale
 from surge.errors import ConfigError, UnsupportedLayerError
+from surge.kernels import fused
 from surge.layers.base import BinaryLayer
+from surge.layers.conv import BinaryConv2d
+from surge.layers.product import geometry_arguments
 from surge.method import standardize
 
 
@@ -74,25 +77,38 @@ class AuxiliaryPath(Path):
         if outside:
             route = x if self.options.aux_input == "layer_input" else self._preactivation()
             tapped, value = z, (entry if route is x else route).detach()
+        elif self._fuses(layer, z):
+            weight = self._trained_weight(layer)
+            return fused.respond_dual(cast(BinaryConv2d, layer), z, weight, self.scale, self.probes)
         else:
             route, tapped = z, tap(z, self.probes["main"])
             value = tapped.detach()
         y = self._main(layer, tapped)
-        weight = self.effective_weight(layer)
         if self.options.align:
-            missing = self._product(layer, value, weight.to(value.dtype)) - y.detach()
+            weight = self.effective_weight(layer).to(value.dtype)
+            missing = self._product(layer, value, weight) - y.detach()
             self.alignment = missing.float().square().mean()
         return inject(
             y,
             route,
             value,
-            weight.detach() if self.options.objective == "bias" else weight,
+            self._trained_weight(layer),
             self.scale,
             self.probes["auxiliary"],
             self._weighting(layer, tapped.detach()),
             self.options.noise,
             *self.arguments(layer),
         )
+
+    def _trained_weight(self, layer: BinaryLayer) -> Tensor:
+        weight = self.effective_weight(layer)
+        return weight.detach() if self.options.objective == "bias" else weight
+
+    def _fuses(self, layer: BinaryLayer, z: Tensor) -> bool:
+        o = self.options
+        plain = o.scope == "all" and o.dose == "uniform" and not (o.noise or o.align)
+        same = plain and not o.weight_side and self.arguments(layer) == geometry_arguments(layer.geometry)
+        return same and isinstance(layer, BinaryConv2d) and fused.fits(layer, z)
 
     def extra_loss(self) -> Tensor | None:
         """Return the alignment loss of the last forward, which only W_a can lower."""
@@ -113,7 +129,7 @@ class AuxiliaryPath(Path):
         if not self.options.weight_side:
             return layer.respond(z)
         weight = layer.method.binarize_weight(layer.weight)
-        y = layer.multiply(layer.method.binarize(z), tap(weight, self.probes["weight"]))
+        y = layer.product(layer.method.binarize(z), tap(weight, self.probes["weight"]))
         y = inject(
             y,
             z.detach(),
@@ -167,7 +183,7 @@ class TiedPath(AuxiliaryPath):
     def effective_weight(self, layer: BinaryLayer) -> Tensor:
         """Return the real-valued weight that the binary one stands for."""
         with torch.no_grad():
-            _, scale = layer.method.packed_weight(layer.weight)
+            scale = layer.method.packed_scale(layer.weight)
             scale = layer.geometry.along_weight(scale.expand(layer.weight.shape[0]))
             return scale * standardize(layer.weight, eps=1e-12)
 

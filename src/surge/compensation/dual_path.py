@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from surge.functional import operator
-from surge.method import Geometry
+from surge.layers.product import transposed
 
 
-def _refuse_double_backward() -> None:
+def refuse_double_backward() -> None:
+    """Raise when a gradient of a gradient is asked for."""
     if torch.is_grad_enabled():
         raise RuntimeError(
             "A compensated layer was differentiated twice (create_graph=True); SURGE's backward "
@@ -45,7 +46,7 @@ def scaled(scale: Tensor, x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _tap_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-    _refuse_double_backward()
+    refuse_double_backward()
     return grad, squared_norm(grad)
 
 
@@ -70,44 +71,6 @@ def leak(binary: Tensor, z: Tensor, factor: Tensor) -> Tensor:
     return binary.clone()
 
 
-def transposed(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    convolution: Sequence[Sequence[int]],
-    groups: int,
-    needs: tuple[bool, bool],
-) -> tuple[Tensor | None, Tensor | None]:
-    """Return (W^T G, x * G) of a convolution, or of a linear map if ``convolution`` is empty.
-
-    Both are computed in the gradient's dtype, as the main path does under autocast.
-    """
-    x, weight = x.to(grad.dtype), weight.to(grad.dtype)
-    if not convolution:
-        to_input = grad @ weight if needs[0] else None
-        rows, columns = grad.shape[-1], x.shape[-1]
-        to_weight = grad.reshape(-1, rows).T @ x.reshape(-1, columns) if needs[1] else None
-        return to_input, to_weight
-    stride, padding, dilation = convolution
-    batched = grad.dim() == len(stride) + 2
-    to_input, to_weight, _ = torch.ops.aten.convolution_backward(
-        grad if batched else grad.unsqueeze(0),
-        x if batched else x.unsqueeze(0),
-        weight,
-        None,
-        stride,
-        padding,
-        dilation,
-        False,
-        [0] * len(stride),
-        groups,
-        [*needs, False],
-    )
-    if to_input is not None and not batched:
-        to_input = to_input.squeeze(0)
-    return to_input, to_weight
-
-
 def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, z, saved, weight, scale, _, weighting, noise, stride, padding, dilation, groups = inputs
     ctx.save_for_backward(saved, weight, scale, weighting)
@@ -118,7 +81,7 @@ def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    _refuse_double_backward()
+    refuse_double_backward()
     saved, weight, scale, weighting = ctx.saved_tensors
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
     g_a, to_weight = transposed(grad, saved, weight, ctx.convolution, ctx.groups, needs)
@@ -158,13 +121,3 @@ def inject(
     replaced by Gaussian noise of the same norm.
     """
     return output.clone()
-
-
-def geometry_arguments(geometry: Geometry) -> tuple[list[int], list[int], list[int], int]:
-    """Return the last four arguments of :func:`inject` for a layer."""
-    return (
-        list(geometry.stride),
-        list(geometry.padding),
-        list(geometry.dilation),
-        geometry.groups,
-    )

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from surge.compensation.auxiliary import AuxiliaryPath
-from surge.compensation.dual_path import transposed
 from surge.compensation.handle import Compensation
 from surge.errors import ConfigError
 from surge.layers.base import BinaryLayer
 from surge.layers.hooks import binary_layers
+from surge.layers.product import transposed
 
 Loss = Callable[[], Tensor]
 """Runs the model on a batch and returns its loss; called twice."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import UnsupportedLayerError
+from surge.layers.product import geometry_arguments, scaled_signs_product
 from surge.method import Geometry, Method, check_options, get_method
 
 
@@ -50,10 +51,20 @@ class BinaryLayer(nn.Module):
         """Apply the layer's linear operator, without bias."""
         raise NotImplementedError
 
+    def product(self, binary: Tensor, weight: Tensor) -> Tensor:
+        """Multiply by a binarised weight; a scale inside it acts on the exact sum of +-1."""
+        if not self.method.scales_signs():
+            return self.multiply(binary, weight)
+        kind = binary.device.type
+        if kind != "meta" and torch.is_autocast_enabled(kind) and binary.dtype != torch.float64:
+            low = torch.get_autocast_dtype(kind)
+            binary, weight = binary.to(low), weight.to(low)
+        return scaled_signs_product(binary, weight, *geometry_arguments(self.geometry))
+
     def operate(self, binary: Tensor, z: Tensor) -> Tensor:
         """Return the scaled product of binary inputs with the binarised weight."""
-        product = self.multiply(binary, self.method.binarize_weight(self.weight))
-        return self.method.scale_output(product, z)
+        weight = self.method.binarize_weight(self.weight)
+        return self.method.scale_output(self.product(binary, weight), z)
 
     def respond(self, z: Tensor) -> Tensor:
         """Return the output, bias aside, for a prepared input ``z``."""

@@ -19,6 +19,8 @@ class BiReal(Method):
     not. The default is the latter, ``magnitude_aware=True`` the former. sign(0) = +1.
     """
 
+    surrogate = "bireal"
+
     def __init__(
         self, geometry: Geometry, weight: Tensor, *, magnitude_aware: bool = False
     ) -> None:
@@ -26,13 +28,9 @@ class BiReal(Method):
         super().__init__(geometry, weight)
         self.magnitude_aware = magnitude_aware
 
-    def binarize(self, z: Tensor) -> Tensor:
-        """Sign with the triangular surrogate."""
-        return functional.sign_bireal(z)
-
-    def surrogate_is_zero(self, z: Tensor) -> Tensor:
-        """Zero from 1 on."""
-        return z.abs() >= 1
+    def scales_signs(self) -> bool:
+        """Alpha is in the weight."""
+        return True
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign times the mean magnitude of the filter."""

@@ -72,6 +72,10 @@ class BONN(Method):
         self.register_buffer("active_strength", torch.zeros(()))
         self._estimate(weight)
 
+    def scales_signs(self) -> bool:
+        """The mean of the vector is in the weight."""
+        return True
+
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign times the mean of the reconstruction vector."""
         binary = reconstructed_weight(weight, self.vector)

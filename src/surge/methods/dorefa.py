@@ -65,6 +65,10 @@ class DoReFa(Method):
             return (z < 0) | (z > 1)
         return torch.zeros_like(z, dtype=torch.bool) if self.bits[1] == REAL else z.abs() > 1
 
+    def scales_signs(self) -> bool:
+        """At 1 bit E is in the weight."""
+        return self.bits[0] == 1
+
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Quantise the weight."""
         if self.bits[0] == REAL:

@@ -106,6 +106,10 @@ class FDA(Method):
         noise = adaptive_noise(z.movedim(channels, -1), self.input_reduce, self.input_expand)
         return binary + self.noise_weight * noise.movedim(-1, channels)
 
+    def scales_signs(self) -> bool:
+        """Unless noise is added."""
+        return not self.training or self.weight_reduce is None
+
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign, plus the noise while training, times the mean magnitude."""
         binary = sign_fourier(weight, self.terms)

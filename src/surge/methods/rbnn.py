@@ -145,6 +145,10 @@ class RBNN(Method):
         """Alpha, which may be negative."""
         return self.alpha
 
+    def packed_scale(self, weight: Tensor) -> Tensor:
+        """Alpha, without the work that the bits take."""
+        return self.alpha.detach()
+
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """Sharpen the surrogates."""
         k, t = sharpness_at(epoch / epochs, *self.t_range)

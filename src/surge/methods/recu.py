@@ -37,6 +37,7 @@ class ReCU(Method):
     the device.
     """
 
+    surrogate = "bireal"
     dropped = ("tau",)
 
     def __init__(
@@ -66,14 +67,6 @@ class ReCU(Method):
         dims = tuple(range(0 if unbatched else 1, x.dim()))
         return x / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
 
-    def binarize(self, z: Tensor) -> Tensor:
-        """Sign with the triangular surrogate."""
-        return functional.sign_bireal(z)
-
-    def surrogate_is_zero(self, z: Tensor) -> Tensor:
-        """Zero from 1 on."""
-        return z.abs() >= 1
-
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Standardise, clamp the tails, take the sign."""
         w1 = standardize(weight, eps=1e-5) * (2 * math.sqrt(2))
@@ -85,6 +78,10 @@ class ReCU(Method):
     def output_scale(self) -> Tensor:
         """Alpha, which may be negative."""
         return self.alpha
+
+    def packed_scale(self, weight: Tensor) -> Tensor:
+        """Alpha, without the work that the bits take."""
+        return self.alpha.detach()
 
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """Move tau along its schedule."""

@@ -63,6 +63,10 @@ class TBN(Method):
         """Zero from 1 on."""
         return z.abs() >= 1
 
+    def scales_signs(self) -> bool:
+        """Alpha is in the weight."""
+        return True
+
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign times the mean magnitude; the difference of equals carries the gradient 1/n."""
         alpha = mean_magnitude(weight.detach())

@@ -75,6 +75,10 @@ class XNOR(Method):
         self.input_scale = input_scale
         self.gradient = gradient
 
+    def scales_signs(self) -> bool:
+        """Alpha is in the weight."""
+        return True
+
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign of the centred weight times its mean magnitude."""
         return xnor_weight(weight, self.gradient == "port")

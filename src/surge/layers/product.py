@@ -1,0 +1,97 @@
+"""The linear operator of a layer: its transpose, and the product with scaled signs.
+
+A sum of +-1 is an exact integer, and 0 is a common one. With a real scale inside the weight it
+would come out as a rounding error, whose sign the next layer takes; so the scale multiplies the
+sum, here as in the engine.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from surge.functional import operator, sign
+from surge.method import Geometry, per_filter
+
+
+def geometry_arguments(geometry: Geometry) -> tuple[list[int], list[int], list[int], int]:
+    """Return stride, padding, dilation and groups as operators take them; empty if linear."""
+    return (
+        list(geometry.stride),
+        list(geometry.padding),
+        list(geometry.dilation),
+        geometry.groups,
+    )
+
+
+def transposed(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    convolution: Sequence[Sequence[int]],
+    groups: int,
+    needs: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return (W^T G, x * G) of a convolution, or of a linear map if ``convolution`` is empty.
+
+    Both are computed in the gradient's dtype, as the main path does under autocast.
+    """
+    x, weight = x.to(grad.dtype), weight.to(grad.dtype)
+    if not convolution:
+        to_input = grad @ weight if needs[0] else None
+        rows, columns = grad.shape[-1], x.shape[-1]
+        to_weight = grad.reshape(-1, rows).T @ x.reshape(-1, columns) if needs[1] else None
+        return to_input, to_weight
+    stride, padding, dilation = convolution
+    batched = grad.dim() == len(stride) + 2
+    to_input, to_weight, _ = torch.ops.aten.convolution_backward(
+        grad if batched else grad.unsqueeze(0),
+        x if batched else x.unsqueeze(0),
+        weight,
+        None,
+        stride,
+        padding,
+        dilation,
+        False,
+        [0] * len(stride),
+        groups,
+        [*needs, False],
+    )
+    if to_input is not None and not batched:
+        to_input = to_input.squeeze(0)
+    return to_input, to_weight
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, stride, padding, dilation, groups = inputs
+    ctx.save_for_backward(x, weight)
+    ctx.convolution = (stride, padding, dilation) if stride else ()
+    ctx.groups = groups
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight = ctx.saved_tensors
+    needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[1])
+    return *transposed(grad, x, weight, ctx.convolution, ctx.groups, needs), *(None,) * 4
+
+
+@operator("scaled_signs_product", backward=_backward, setup=_setup)
+def scaled_signs_product(
+    x: Tensor,
+    weight: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """Return the product of ``x`` with a weight that is +-s in every filter, as s times a sum.
+
+    The gradients are those of the plain product with ``weight``.
+    """
+    scale = weight.abs().amax(dim=per_filter(weight)).view(-1, *(1 for _ in stride))
+    if not stride:
+        return F.linear(x, sign(weight)) * scale
+    convolve = F.conv1d if len(stride) == 1 else F.conv2d
+    return convolve(x, sign(weight), None, stride, padding, dilation, groups) * scale
