@@ -43,6 +43,8 @@ class ExportCommand:
 
     def run(self, console: Console) -> int | None:
         """Export."""
+        import torch
+
         from surge import export
         from surge.errors import ConfigError
 
@@ -51,14 +53,16 @@ class ExportCommand:
         model, example, facts, sentences = load_run(self.run_folder)
         for sentence in sentences:
             console.print(sentence, markup=False)
+        # Zeros would hide a mistake: with them all signs are the same.
+        probe = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
         target = self.out or self.run_folder / f"model{SUFFIXES[self.to]}"
         written: object
         if self.to == "surge":
             written = export.pack(model, example, target, rest=self.rest or "fp32", **facts)
         elif self.to == "onnx":
-            written = export.to_onnx(model, example, target)
+            written = export.to_onnx(model, probe, target)
         else:
-            written = export.to_openvino(model, example, target)
+            written = export.to_openvino(model, probe, target)
         console.print(str(written), markup=False, soft_wrap=True)
         return 0
 

@@ -1,0 +1,307 @@
+"""The work behind ``surge bench infer``."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from surge.cli.console import print_table, progress
+from surge.errors import ConfigError, MissingDependencyError
+from surge.layers.hooks import binary_layers
+from surge.study import figures, latency, latency_figures
+from surge.study.contenders import (
+    ENGINES,
+    INSTALL,
+    Contender,
+    Trial,
+    missing_engines,
+    prepare,
+    start,
+    trial,
+)
+from surge.study.latency import OURS, Row, Step
+from surge.study.timing import Timing, interleaved
+from surge.study.workloads import NETWORKS, Workload, with_batch, workload
+from surge.train.run import describe_environment
+
+if TYPE_CHECKING:
+    from surge.cli.bench import BenchInferCommand
+
+DEFAULT = "resnet18-224"
+BATCHES = (1, 2, 4, 8)
+SPINNING = 0.002
+"""Seconds that thread pools of others get to fall asleep before the next turn."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it is measured, for every row."""
+
+    hardware: str
+    commit: str | None
+
+
+@dataclass(frozen=True)
+class Found:
+    """One network, measured."""
+
+    rows: list[Row]
+    steps: list[Step]
+    failures: dict[str, str]
+
+
+def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
+    """Measure every network, print and draw it, write what was asked for; return the rows."""
+    _check(command)
+    environment = describe_environment(torch.device("cpu"), 0, commit=None, command="")
+    commit = environment["commit"]
+    place = Place(str(environment["hardware"]), None if commit is None else str(commit))
+    absent = missing_engines()
+    names: Sequence[str] = command.network or (() if command.file else (DEFAULT,))
+    rows: list[Row] = []
+    profiles: dict[str, list[Step]] = {}
+    works = [] if command.file is None else [None]
+    for name in [*works, *names]:
+        if name is None:
+            assert command.file is not None
+            found, work = measure_file(command.file, command, place), None
+            title = command.file.name
+        else:
+            work = with_batch(workload(name, size=command.size), command.batch)
+            console.print(f"{name}: {work.about}", markup=False)
+            found = measure(work, command, place, absent, console)
+            title = name
+        report(title, found, work, command, console)
+        rows += found.rows
+        profiles[found.rows[0].network] = found.steps
+        if command.sweep and name is not None:
+            rows += sweep(name, command, place, console)
+    for engine, how in absent.items():
+        console.print(f"not installed: {engine} ({how})", markup=False)
+    if command.json is not None:
+        written = figures.write_json(latency.as_json(rows, profiles), command.json)
+        console.print(f"wrote {written}", markup=False, soft_wrap=True)
+    if command.results is not None:
+        console.print(f"stored in {latency.append(command.results, rows)}", markup=False)
+    return rows
+
+
+def _check(command: BenchInferCommand) -> None:
+    for name in ("threads", "batch"):
+        if getattr(command, name) < 1:
+            raise ConfigError(f"--{name} {getattr(command, name)} must be at least 1.")
+    if command.seconds <= 0:
+        raise ConfigError(f"--seconds {command.seconds:g} must be more than 0.")
+    if OURS in missing_engines():
+        raise MissingDependencyError(f"surge bench infer needs the engine: {INSTALL[OURS]}")
+    if command.file is not None and not command.file.is_file():
+        raise FileNotFoundError(2, "there is no packed file", str(command.file))
+    for name in command.network:
+        if name not in NETWORKS:
+            workload(name)
+    with figures.look():
+        pass  # a missing matplotlib is said now, not after the work
+
+
+def measure(
+    work: Workload,
+    command: BenchInferCommand,
+    place: Place,
+    absent: dict[str, str],
+    console: Console,
+) -> Found:
+    """Write the network for every engine, try each on its own, then time all in turns."""
+    engines = tuple(engine for engine in ENGINES if engine not in absent)
+    batch = work.example.numpy()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # ours would spin beside those that are measured
+    try:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            progress(console, "prepare", total=len(engines)) as advance,
+        ):
+            ready: list[Contender] = []
+            trials: dict[str, Trial] = {}
+            for contender in prepare(work, Path(folder), engines):
+                trials[contender.engine] = trial(contender, batch.shape, command.threads)
+                ready.append(contender)
+                advance(contender.engine)
+            failures = {name: t.failure for name, t in trials.items() if t.failure}
+            able = [contender for contender in ready if contender.engine not in failures]
+            calls = {c.engine: start(c, batch, command.threads) for c in able}
+            differences = _differences(work, able, calls)
+            pause = SPINNING if command.threads > 1 else 0.0
+            timed = interleaved(calls, seconds=command.seconds, pause=pause)
+            steps = profile(next(c.path for c in able if c.engine == OURS), batch, command.threads)
+            rows = [
+                replace(
+                    _row(
+                        work.name, contender, timed[contender.engine], batch, command, work.layers
+                    ),
+                    peak_bytes=trials[contender.engine].peak_bytes,
+                    difference=differences[contender.engine],
+                    hardware=place.hardware,
+                    commit=place.commit,
+                )
+                for contender in able
+            ]
+    finally:
+        torch.set_num_threads(threads)
+    return Found(rows, steps, failures)
+
+
+def measure_file(path: Path, command: BenchInferCommand, place: Place) -> Found:
+    """Time a packed file by itself."""
+    import surge_runtime
+
+    loaded = surge_runtime.load(path)
+    shape = (command.batch, *loaded.input_shape)
+    batch = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+    contender = Contender(OURS, path, binary=True)
+    tried = trial(contender, shape, command.threads)
+    call = start(contender, batch, command.threads)
+    timed = interleaved({OURS: call}, seconds=command.seconds)
+    row = replace(
+        _row(path.stem, contender, timed[OURS], batch, command, 1),
+        peak_bytes=tried.peak_bytes,
+        hardware=place.hardware,
+        commit=place.commit,
+    )
+    return Found([row], profile(path, batch, command.threads), {})
+
+
+def _row(
+    network: str,
+    contender: Contender,
+    timing: Timing,
+    batch: np.ndarray[Any, Any],
+    command: BenchInferCommand,
+    layers: int,
+) -> Row:
+    package = {"surge": "surge-runtime"}.get(contender.family, contender.family)
+    return Row(
+        network=network,
+        engine=contender.engine,
+        threads=command.threads,
+        median_ms=round(1e3 * timing.median / layers, 5),
+        p90_ms=round(1e3 * timing.p90 / layers, 5),
+        file_bytes=contender.file_bytes,
+        batch=len(batch),
+        size=batch.shape[-1] if batch.ndim == 4 else None,
+        layers=layers,
+        min_ms=round(1e3 * timing.least / layers, 5),
+        runs=len(timing.times),
+        per_second=round(len(batch) * layers / timing.median, 2),
+        version=f"{package} {_version(package)}",
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "from source"
+
+
+def _differences(
+    work: Workload, contenders: Sequence[Contender], calls: dict[str, Any]
+) -> dict[str, float]:
+    """Return how far each engine is from torch on this input: a fast wrong answer is none."""
+    with torch.no_grad():
+        wanted = {
+            True: work.binary(work.example).numpy(),
+            False: work.floating(work.example).numpy(),
+        }
+    found = {}
+    for contender in contenders:
+        truth = wanted[contender.binary]
+        error = np.linalg.norm(calls[contender.engine]() - truth)
+        found[contender.engine] = float(error / max(np.linalg.norm(truth), 1e-12))
+    return found
+
+
+def profile(path: Path, batch: Any, threads: int, times: int = 9) -> list[Step]:
+    """Return the median time of each step of a packed network; empty if the engine keeps none."""
+    import surge_runtime
+
+    model = surge_runtime.load(path, threads=threads)
+    if not hasattr(model, "profile"):
+        return []
+    taken = [model.profile(batch) for _ in range(times + 1)][1:]
+    return [
+        Step(name, kind, float(np.median([run[index][2] for run in taken])))
+        for index, (name, kind, _) in enumerate(taken[0])
+    ]
+
+
+def report(
+    title: str, found: Found, work: Workload | None, command: BenchInferCommand, console: Console
+) -> None:
+    """Print a network's table, profile and sentences, and draw its picture."""
+    first = found.rows[0]
+    facts = f"{first.threads} thread{'s' * (first.threads > 1)}, batch {first.batch}"
+    print_table(
+        console, latency.shown(found.rows), title=f"{title}, {facts}", columns=latency.COLUMNS
+    )
+    if found.steps:
+        whole = sum(step.micros for step in found.steps)
+        parts = ", ".join(
+            f"{kind} {100 * micros / whole:.0f} %"
+            for kind, micros in latency.by_kind(found.steps).items()
+        )
+        rows = [
+            {
+                "step": s.name,
+                "kind": s.kind,
+                "µs": f"{s.micros:.1f}",
+                "%": f"{100 * s.micros / whole:.1f}",
+            }
+            for s in found.steps
+        ]
+        print_table(console, rows, title=f"the packed network, step by step: {parts}")
+    for engine, failure in found.failures.items():
+        console.print(f"{engine} cannot run here: {failure}", style="yellow", markup=False)
+    widths = (
+        [] if work is None else [la.geometry.in_features for _, la in binary_layers(work.binary)]
+    )
+    for sentence in latency.remarks(found.rows, found.steps, widths):
+        console.print(sentence, markup=False, soft_wrap=True)
+    figure = latency_figures.draw(found.rows, found.steps, f"{title}, {facts}")
+    numbers: list[figures.Row] = [vars(row) for row in found.rows]
+    numbers += [{"step": s.name, "kind": s.kind, "micros": s.micros} for s in found.steps]
+    path = command.out / f"{Path(title).stem}-{first.threads}t-b{first.batch}.png"
+    for written in figures.save(figure, numbers, path):
+        console.print(f"wrote {written}", markup=False, soft_wrap=True)
+
+
+def sweep(name: str, command: BenchInferCommand, place: Place, console: Console) -> list[Row]:
+    """Time the packed network and onnxruntime over image sizes and batches; draw both."""
+    network = NETWORKS[name]
+    usual = network.shape[-1]
+    points = [(size, 1) for size in network.sizes if size != usual]
+    points += [(usual, batch) for batch in BATCHES]
+    absent = missing_engines()
+    absent |= {engine: "" for engine in ENGINES if engine not in (OURS, latency.BASE)}
+    brief = replace(command, seconds=max(command.seconds / len(points), 1.0))
+    quiet = Console(quiet=True)
+    rows: list[Row] = []
+    with progress(console, "sweep", total=len(points)) as advance:
+        for size, batch in points:
+            work = with_batch(workload(name, size=size if network.sizes else None), batch)
+            found = measure(work, brief, place, absent, quiet)
+            rows += found.rows
+            ours = next(row for row in found.rows if row.engine == OURS)
+            advance(f"size {size}, batch {batch}: {ours.median_ms:.3f} ms")
+    figure = latency_figures.draw_sweep(rows, name)
+    path = command.out / f"{name}-sweep.png"
+    for written in figures.save(figure, [vars(row) for row in rows], path):
+        console.print(f"wrote {written}", markup=False, soft_wrap=True)
+    return rows

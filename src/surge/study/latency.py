@@ -1,0 +1,259 @@
+"""What ``surge bench infer`` measured: rows, the sentences they allow, the published table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from surge.errors import ConfigError
+from surge.study.contenders import ENGINES
+
+OURS, BASE, BINARY = "surge", "onnxruntime fp32", "openvino binary"
+BEGIN, END = "<!-- results:inference -->\n", "<!-- /results -->\n"
+NEEDED = ("network", "engine", "threads", "median_ms", "p90_ms", "file_bytes")
+"""What every row has, whoever reads it."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One engine on one network, as ``results/inference.jsonl`` stores it."""
+
+    network: str
+    engine: str
+    threads: int
+    median_ms: float
+    p90_ms: float
+    file_bytes: int
+    batch: int = 1
+    size: int | None = None
+    """Side of the image, if the input is one."""
+    layers: int = 1
+    """Equal layers in a row; times are those of one of them, bytes those of all."""
+    min_ms: float | None = None
+    runs: int | None = None
+    per_second: float | None = None
+    """Samples per second at the median."""
+    peak_bytes: int | None = None
+    """Memory that loading and running add to a process."""
+    difference: float | None = None
+    """Norm of (output - torch's) / norm of torch's, for the same network in fp32."""
+    version: str | None = None
+    hardware: str | None = None
+    commit: str | None = None
+
+    @property
+    def setting(self) -> tuple[object, ...]:
+        """What rows must share to be compared."""
+        return self.hardware, self.network, self.threads, self.batch, self.size
+
+
+def ratio(rows: Sequence[Row], engine: str, over: str = OURS) -> float | None:
+    """Return how many times as long ``engine`` takes as ``over``, by their medians."""
+    times = {row.engine: row.median_ms for row in rows}
+    if engine not in times or over not in times:
+        return None
+    return times[engine] / times[over]
+
+
+def shown(rows: Sequence[Row]) -> list[dict[str, object]]:
+    """Return the rows as the command prints them."""
+    return [
+        {
+            "engine": row.engine,
+            "median": f"{row.median_ms:.3f}",
+            "p90": f"{row.p90_ms:.3f}",
+            "ratio": None if (r := ratio(rows, BASE, row.engine)) is None else f"{r:.2f}",
+            "per_second": None if row.per_second is None else f"{row.per_second:,.0f}",
+            "peak": None if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
+            "file": f"{row.file_bytes / 1e6:.3f}",
+        }
+        for row in rows
+    ]
+
+
+COLUMNS = {
+    "engine": "engine",
+    "median": "median, ms",
+    "p90": "p90, ms",
+    "ratio": f"{BASE} / this",
+    "per_second": "per second",
+    "peak": "memory, MB",
+    "file": "file, MB",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the packed network and the microseconds it takes for one sample."""
+
+    name: str
+    kind: str
+    micros: float
+
+    @property
+    def binary(self) -> bool:
+        """Whether it multiplies bits."""
+        return "binary" in self.kind or "bit" in self.kind
+
+
+def by_kind(steps: Sequence[Step]) -> dict[str, float]:
+    """Return the microseconds of each kind of step, most first."""
+    total: dict[str, float] = {}
+    for step in steps:
+        total[step.kind] = total.get(step.kind, 0.0) + step.micros
+    return dict(sorted(total.items(), key=lambda item: -item[1]))
+
+
+def remarks(
+    rows: Sequence[Row], steps: Sequence[Step] = (), widths: Sequence[int] = ()
+) -> list[str]:
+    """Say plainly what the rows show: who is ahead of the packed network, and why.
+
+    Args:
+        rows: One network in one setting.
+        steps: Profile of the packed network.
+        widths: Input channels of its binary layers.
+    """
+    said = []
+    if (gain := ratio(rows, BASE)) is not None:
+        other = ratio(rows, BINARY)
+        beside = "" if other is None else f", {other:.2f}x as fast as {BINARY}"
+        said.append(f"The packed network is {gain:.2f}x as fast as {BASE}{beside}.")
+    ahead = [row for row in rows if not row.engine.startswith(OURS) and _wins(row, rows)]
+    for row in ahead:
+        factor = 1 / (ratio(rows, row.engine) or 1.0)
+        said.append(f"Binary loses: {row.engine} is {factor:.2f}x as fast as the packed network.")
+    if ahead:
+        said += _reasons(steps, widths)
+    for row in rows:
+        if row.engine in (OURS, BINARY) and (row.difference or 0.0) > 0.1:
+            said.append(
+                f"Beware: {row.engine} differs from torch by {100 * (row.difference or 0):.0f} % "
+                "of the output's norm."
+            )
+    return said
+
+
+def _wins(row: Row, rows: Sequence[Row]) -> bool:
+    found = ratio(rows, row.engine)
+    return found is not None and found < 1
+
+
+def _reasons(steps: Sequence[Step], widths: Sequence[int]) -> list[str]:
+    said = []
+    whole = sum(step.micros for step in steps)
+    if whole:
+        rest = sum(step.micros for step in steps if not step.binary)
+        top = max((step for step in steps if not step.binary), key=lambda s: s.micros, default=None)
+        most = "" if top is None else f", most in {top.name or top.kind} ({top.kind})"
+        said.append(
+            f"Why: {100 * rest / whole:.0f} % of its time is spent outside the binary layers{most}."
+        )
+    narrow = [width for width in widths if width < 64]
+    if narrow:
+        said.append(
+            f"Why: {len(narrow)} of {len(widths)} binary layers have fewer than 64 input channels "
+            f"({min(narrow)} at least): their bits do not fill one machine word."
+        )
+    return said
+
+
+def append(folder: Path, rows: Sequence[Row]) -> Path:
+    """Store rows; those of the same setting, stored earlier, are replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "inference.jsonl"
+    fresh = {(row.setting, row.engine) for row in rows}
+    kept = [row for row in read(folder) if (row.setting, row.engine) not in fresh]
+    path.write_text("".join(json.dumps(asdict(row)) + "\n" for row in [*kept, *rows]))
+    return path
+
+
+def read(folder: Path) -> list[Row]:
+    """Return the stored rows, oldest first."""
+    path = folder / "inference.jsonl"
+    known = {field.name for field in fields(Row)}
+    rows = []
+    for number, line in enumerate(path.read_text().splitlines() if path.exists() else [], start=1):
+        try:
+            content: dict[str, Any] = json.loads(line)
+            rows.append(Row(**{key: value for key, value in content.items() if key in known}))
+        except (json.JSONDecodeError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{path}, line {number} is not a result: {error!r}.") from error
+    return rows
+
+
+def section(folder: Path) -> str:
+    """Return the published table: one row per setting, one column per engine, ARM still open."""
+    rows = read(folder)
+    settings: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        settings.setdefault(row.setting, []).append(row)
+    head = ["network", "threads", *ENGINES, f"{BASE} / surge", f"{BINARY} / surge"]
+    lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
+    machines = list(dict.fromkeys(row.hardware for row in rows))
+    for machine in machines:
+        lines.append(f"| *{machine}* |{' |' * (len(head) - 1)}")
+        for found in settings.values():
+            if found[0].hardware == machine:
+                lines.append(_line(found))
+    lines.append("| *an ARM board* |" + " |" * (len(head) - 1))
+    lines.append(f"| resnet18-224 | 1 |{' open |' * (len(head) - 2)}")
+    files = _files(settings.values())
+    return "\n".join(lines) + "\n" + (f"\n{files}\n" if files else "")
+
+
+def _line(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    times = {row.engine: row.median_ms for row in rows}
+    name = first.network if first.batch == 1 else f"{first.network}, batch {first.batch}"
+    cells = [name, str(first.threads)]
+    cells += [f"{times[e]:.3f}" if e in times else "-" for e in ENGINES]
+    for other in (BASE, BINARY):
+        found = ratio(rows, other)
+        cells.append("-" if found is None else f"{found:.2f}")
+    return f"| {' | '.join(cells)} |"
+
+
+def _files(settings: Any) -> str:
+    """Return the sizes of the files of each network, in one sentence each."""
+    said: dict[str, str] = {}
+    for rows in settings:
+        sizes = {row.engine: row.file_bytes for row in rows}
+        if rows[0].layers == 1 and OURS in sizes and BASE in sizes and rows[0].network not in said:
+            small = sizes.get("surge int8", sizes[OURS])
+            said[rows[0].network] = (
+                f"{rows[0].network} {sizes[BASE] / 1e6:.2f} MB in fp32, {sizes[OURS] / 1e6:.2f} MB "
+                f"packed, {small / 1e6:.2f} MB with an int8 rest"
+            )
+    return f"Files: {'; '.join(said.values())}." if said else ""
+
+
+def renewed(text: str, folder: Path) -> str:
+    """Return a page with its table made anew.
+
+    Raises:
+        ConfigError: the two markers are not there, once each and in order.
+    """
+    before, found, rest = text.partition(BEGIN)
+    _, closed, after = rest.partition(END)
+    if not found or not closed or BEGIN in rest or END in after:
+        raise ConfigError(f"the page needs one {BEGIN.strip()} and, below it, one {END.strip()}.")
+    return f"{before}{BEGIN}{section(folder)}{END}{after}"
+
+
+def as_json(rows: Sequence[Row], steps: Mapping[str, Sequence[Step]]) -> list[dict[str, Any]]:
+    """Return the rows as ``--json`` writes them; those of the packed file have its profile."""
+    return [
+        {
+            **asdict(row),
+            **(
+                {"profile": [asdict(step) for step in steps[row.network]]}
+                if row.engine == OURS and steps.get(row.network)
+                else {}
+            ),
+        }
+        for row in rows
+    ]

@@ -1,0 +1,80 @@
+"""Measure contenders against each other: all in one run, in turns, so that noise hits everyone."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+TURN = 0.02
+"""Seconds of one contender's turn, at most; at least ``LEAST`` calls are timed in it."""
+LEAST = 2
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Times of one contender, in seconds."""
+
+    times: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return statistics.median(self.times)
+
+    @property
+    def p90(self) -> float:
+        """The one that nine of ten do not exceed."""
+        ordered = sorted(self.times)
+        return ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))]
+
+    @property
+    def least(self) -> float:
+        """The shortest."""
+        return min(self.times)
+
+
+def interleaved(
+    contenders: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float,
+    pause: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+    on_round: Callable[[int], None] = lambda done: None,
+) -> dict[str, Timing]:
+    """Time all contenders in turns until ``seconds`` have passed, three rounds at least.
+
+    A turn begins with a call that is not timed: it brings the contender's weights back into the
+    caches, as they would be if it were alone. The order of a round is drawn anew each time.
+
+    Args:
+        contenders: Name and what to call.
+        seconds: Time for everything together.
+        pause: Seconds of rest before a turn, for thread pools of others that still spin.
+        clock: Where times come from.
+        on_round: Called after every round with its number.
+    """
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    order, draw = list(contenders), Random(0)
+    for call in contenders.values():
+        call()
+    end, rounds = clock() + seconds, 0
+    while rounds < 3 or clock() < end:
+        draw.shuffle(order)
+        for name in order:
+            if pause:
+                time.sleep(pause)
+            found[name] += _turn(contenders[name], clock)
+        rounds += 1
+        on_round(rounds)
+    return {name: Timing(tuple(times)) for name, times in found.items()}
+
+
+def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+    call()
+    times: list[float] = []
+    while len(times) < LEAST or sum(times) < TURN:
+        begun = clock()
+        call()
+        times.append(clock() - begun)
+    return times
