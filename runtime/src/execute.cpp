@@ -224,6 +224,7 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
             if (node.channels_first) return flatten_all(in, out);
             std::copy_n(in.data, in.shape.elements(), out);
             return;
+        case Op::Transpose: return flatten_all(in, out);
         case Op::Absolute: return absolute_row(in, y, out);
         case Op::ChannelMean: return channel_mean_row(in, y, out);
         case Op::SquareRoot: return square_root_row(in, y, out);

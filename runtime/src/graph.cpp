@@ -23,6 +23,7 @@ const std::map<std::string, Op> kOps = {
     {"add", Op::Add},              {"subtract", Op::Subtract},        {"divide", Op::Divide},
     {"square_root", Op::SquareRoot},   {"sample_mean", Op::SampleMean},
     {"sample_variance", Op::SampleVariance}, {"round", Op::Round},    {"ternary", Op::Ternary},
+    {"transpose", Op::Transpose},
 };
 
 class GraphReader {
@@ -169,6 +170,9 @@ class GraphReader {
                 return {1, 1, 1};
             case Op::SampleMean: return {1, 1, 1};
             case Op::Round: node.levels = entry.at("levels").integer(1, 1 << 16); return in;
+            case Op::Transpose:
+                if (in.h != 1) fail("only rows of values can be transposed");
+                return {1, in.c, in.w};
             case Op::SquareRoot:
             case Op::Affine:
             case Op::Absolute: return in;
@@ -196,9 +200,9 @@ class GraphReader {
         int64_t stored = node.weight_bits ? (count * node.weight_bits + 7) / 8 : count;
         if (weight.elements != stored) fail("wrong number of weights");
         if (binary && entry.find("shift"))
-            node.shift = vector(entry.at("shift").text(), in.c);
+            node.shift = vector(entry.at("shift"), in.c);
         if (!binary && node.weight_bits && entry.find("offset"))
-            node.offset = vector(entry.at("offset").text(), channels);
+            node.offset = vector(entry.at("offset"), channels);
         if (const Json* pixels = entry.find("pixels")) read_pixels(*pixels, node, weight.dtype);
         return windowed(node, channels);
     }
@@ -249,20 +253,21 @@ class GraphReader {
         return a;
     }
 
-    // One value per channel; a single stored value serves all.
-    std::vector<float> vector(const std::string& name, int64_t channels) const {
-        std::vector<float> values = file_.floats(name);
+    // One value per channel, by the name of a tensor; a single value, or a number, serves all.
+    std::vector<float> vector(const Json& entry, int64_t channels) const {
+        if (entry.kind() == Json::Kind::Number)
+            return std::vector<float>(size_t(channels), float(entry.number()));
+        std::vector<float> values = file_.floats(entry.text());
         if (values.size() == 1) values.assign(size_t(channels), values[0]);
         if (int64_t(values.size()) != channels)
-            fail("tensor \"" + name + "\" does not have one value per channel");
+            fail("tensor \"" + entry.text() + "\" does not have one value per channel");
         return values;
     }
 
     std::vector<float> vector_or(const Json& entry, const char* key, int64_t channels,
                                  float missing) const {
-        const Json* name = entry.find(key);
-        if (!name) return std::vector<float>(size_t(channels), missing);
-        return vector(name->text(), channels);
+        const Json* given = entry.find(key);
+        return given ? vector(*given, channels) : std::vector<float>(size_t(channels), missing);
     }
 
     void read_epilogue(const Json& entry, Node& node, const Shape& result) {
@@ -289,15 +294,15 @@ class GraphReader {
             if (!(activation.low <= activation.high)) fail("clamp has its limits in wrong order");
         } else if (kind == "between") {
             activation.kind = ActivationKind::Between;
-            activation.lows = vector(entry.at("low").text(), channels);
-            activation.highs = vector(entry.at("high").text(), channels);
+            activation.lows = vector(entry.at("low"), channels);
+            activation.highs = vector(entry.at("high"), channels);
         } else if (kind == "prelu" || kind == "rprelu") {
             bool shifted = kind == "rprelu";
             activation.kind = shifted ? ActivationKind::Rprelu : ActivationKind::Prelu;
-            activation.slope = vector(entry.at("slope").text(), channels);
+            activation.slope = vector(entry.at("slope"), channels);
             if (shifted) {
-                activation.shift_in = vector(entry.at("shift_in").text(), channels);
-                activation.shift_out = vector(entry.at("shift_out").text(), channels);
+                activation.shift_in = vector(entry.at("shift_in"), channels);
+                activation.shift_out = vector(entry.at("shift_out"), channels);
             }
         } else {
             fail("unknown activation \"" + kind + "\"");

@@ -38,6 +38,7 @@ enum class Op {
     SampleVariance,
     Round,
     Ternary,
+    Transpose,
 };
 
 enum class ActivationKind { None, Relu, Clamp, Sign, Prelu, Rprelu, Between };

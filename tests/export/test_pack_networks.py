@@ -130,9 +130,21 @@ def _accepts(model, channels, size):
     return True
 
 
+def norm_with_ties(channels):
+    """A BatchNorm whose result is often exactly zero: whole means, and gammas of both signs."""
+    norm = nn.BatchNorm2d(channels)
+    norm.running_mean.copy_(torch.randint(-4, 5, (channels,)))
+    norm.running_var.uniform_(0.5, 20)
+    with torch.no_grad():
+        norm.weight.uniform_(-2, 2)
+        norm.weight[::5] = 0.0
+        norm.bias.copy_(torch.where(torch.rand(channels) < 0.5, 0.0, torch.randn(channels)))
+    return norm
+
+
 @st.composite
 def binary_chains(draw):
-    """Binary convolutions and nothing else: sums of +-1, which fp32 holds exactly."""
+    """Binary convolutions, norms and pools: sums of +-1, which fp32 holds exactly."""
     torch.manual_seed(draw(st.integers(0, 10**6)))
     channels, size = draw(st.sampled_from(CHANNELS)), draw(st.integers(5, 9))
     first, start, layers = channels, size, []
@@ -140,16 +152,25 @@ def binary_chains(draw):
         conv, channels, size = draw(convolution(channels, size))
         conv.bias = None
         layers.append(conv)
-    return nn.Sequential(*layers), (first, start)
+        if size >= 2 and draw(st.booleans()):
+            layers.append(nn.MaxPool2d(2))
+            size //= 2
+        if draw(st.booleans()):
+            layers += [norm_with_ties(channels), *draw(st.sampled_from(((), (nn.Hardtanh(),))))]
+    conv, channels, size = draw(convolution(channels, size))
+    conv.bias = None
+    return nn.Sequential(*layers, conv), (first, start)
 
 
 @relaxed
-@given(drawn=binary_chains(), batch=st.sampled_from((1, 7)))
-def test_pure_binary_chain_is_exact(engine, tmp_path, drawn, batch):
+@given(
+    drawn=binary_chains(), batch=st.sampled_from((1, 7)), method=st.sampled_from(("bnn", "bireal"))
+)
+def test_pure_binary_chain_is_exact(engine, tmp_path, drawn, batch, method):
     model, (channels, size) = drawn
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SurgeWarning)
-        surge.binarize_(model, "bnn", keep_first=False, keep_last=False)
+        surge.binarize_(model, method, keep_first=False, keep_last=False)
     x = torch.randn(batch, channels, size, size)
     x.view(-1)[::3] = 0.0
     x.view(-1)[::7] = -0.0

@@ -192,7 +192,7 @@ def test_rbonn_packed_weight_reproduces_the_layer(case, training):
     assert torch.equal(values, torch.where(layer.weight >= 0, 1.0, -1.0))
     torch.testing.assert_close(scale, UNIT * layer.method.scale.abs().detach())
     assert torch.equal(layer.train().packed_weight()[0], values)
-    assert set(layer.method.state_dict()) - set(layer.method.dropped) == {"scale", "shift"}
+    assert set(layer.method.state_dict()) - set(layer.method.dropped) == {"shift"}
 
 
 def test_rbonn_embedding_has_no_shift():

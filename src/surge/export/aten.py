@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, fx
 
 from surge.export.graph import Activation
@@ -31,75 +32,24 @@ def pair(value: Any) -> list[int]:
     return numbers * 2 if len(numbers) == 1 else numbers
 
 
-@handles("aten.conv2d.default", "aten.conv2d.padding")
-def _conv2d(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, weight, bias, stride, padding, dilation, groups = a
-    if low.is_value(weight) or len(low.shape(x)) != 4:
-        low.refuse(node, "has a weight that is not a constant, or an input without a batch")
-    kernel: Tensor = low.constant(weight).detach().float().cpu()
-    if isinstance(padding, str):
-        total = [d * (k - 1) for d, k in zip(pair(dilation), kernel.shape[2:], strict=True)]
-        if padding == "same" and any(t % 2 for t in total):
-            low.refuse(node, "pads one side more than the other")
-        padding = [t // 2 for t in total] if padding == "same" else [0, 0]
-    numbers = _window(kernel.shape[2:], stride, padding, dilation) | {"groups": int(groups)}
-    box = not isinstance(weight, fx.Node) or weight.op == "call_function"
-    if box and kernel.shape[:2] == (1, 1) and bool((kernel == 1).all()) and bias is None:
-        # A box of ones is a sum over the window: XNOR-Net's map, which stores no weight.
-        numbers |= {"divisor": 1, "groups": None}
-        low.emit(node, "avg_pool", [x], numbers={k: v for k, v in numbers.items() if v is not None})
-        return
-    vector = None if bias is None else low.constant(bias).detach().float().cpu()
-    low.emit(node, "conv2d", [x], numbers=numbers, weight=kernel, bias=vector)
+def window(
+    kernel: Any, stride: Any, padding: Any, dilation: Any, *, flat: bool = False
+) -> dict[str, Any]:
+    """Return a window's numbers; a flat one, of sequences, has a single row."""
+    sizes = {"kernel": list(kernel), "stride": stride, "padding": padding, "dilation": dilation}
+    if not flat:
+        return {key: pair(value) for key, value in sizes.items()}
+    return {key: [0 if key == "padding" else 1, pair(value)[0]] for key, value in sizes.items()}
 
 
-def _window(kernel: Any, stride: Any, padding: Any, dilation: Any) -> dict[str, Any]:
-    return {
-        "kernel": pair(list(kernel)),
-        "stride": pair(stride),
-        "padding": pair(padding),
-        "dilation": pair(dilation),
-    }
+def times(vector: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the product with one value per channel, as torch computes it."""
+    return lambda t: t * vector
 
 
-@handles("aten.linear.default")
-def _linear(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, weight, bias = a
-    if low.is_value(weight) or len(low.shape(x)) == 4:
-        low.refuse(node, "multiplies two computed tensors, or acts on the columns of images")
-    kernel: Tensor = low.constant(weight).detach().float().cpu()[:, :, None, None]
-    vector = None if bias is None else low.constant(bias).detach().float().cpu()
-    low.emit(node, "conv2d", [x], numbers=_pointwise(), weight=kernel, bias=vector)
-
-
-def _pointwise() -> dict[str, Any]:
-    return _window([1, 1], 1, 0, 1) | {"groups": 1}
-
-
-@handles("surge_export.binary_product.default")
-def _binary(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    z, index, _ = a
-    name, layer = low.traced.layers[index]
-    values, scale = layer.packed_weight()
-    shape = layer.geometry
-    if shape.kind == "linear":
-        if len(low.shape(z)) == 4:
-            low.refuse(node, "acts on the columns of images")
-        numbers, values = _pointwise(), values[:, :, None, None]
-    else:
-        if len(low.shape(z)) != 4:
-            low.refuse(node, "has an input without a batch")
-        numbers = _window(shape.kernel_size, shape.stride, shape.padding, shape.dilation)
-        numbers["groups"] = shape.groups
-    low.emit(
-        node,
-        "binary_conv2d",
-        [z],
-        numbers=numbers,
-        weight=values.detach().cpu(),
-        scale=scale.detach().float().cpu(),
-    )
-    low.nodes[-1].module = name
+def plus(vector: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the sum with one value per channel, as torch computes it."""
+    return lambda t: t + vector
 
 
 @handles("aten.batch_norm.default")
@@ -107,19 +57,41 @@ def _batch_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, weight, bias, mean, variance, training, _, eps, _ = a
     if training or mean is None:
         low.refuse(node, "uses the statistics of the batch; the packed format needs running ones")
-    if len(low.shape(x)) == 3:
-        low.refuse(node, "normalises sequences, which have no layout in the packed format")
-    centre, spread = low.constant(mean).double(), low.constant(variance).double()
-    gamma = torch.ones_like(centre) if weight is None else low.constant(weight).double()
-    beta = torch.zeros_like(centre) if bias is None else low.constant(bias).double()
-    scale = gamma / (spread + eps).sqrt()
+    images = len(low.shape(x)) == 4
+    source = low.as_sequence(node, x) if len(low.shape(x)) == 3 else low.value(x)
+    parts = [None if part is None else low.constant(part) for part in (weight, bias)]
+    parts = [None if part is None else part.detach().float().cpu() for part in parts]
+    centre, spread = (low.constant(part).detach().float().cpu() for part in (mean, variance))
+
+    def arithmetic(t: Tensor) -> Tensor:
+        # In the shape the network has it: torch's loops for images and for rows may differ.
+        shaped = t.T.reshape(1, t.shape[1], -1, 1) if images else t
+        normed = F.batch_norm(shaped, centre, spread, parts[0], parts[1], eps=eps)
+        return normed[0, :, :, 0].T if images else normed
+
+    gamma = torch.ones_like(centre) if parts[0] is None else parts[0]
+    beta = torch.zeros_like(centre) if parts[1] is None else parts[1]
+    scale = gamma.double() / (spread.double() + eps).sqrt()
     low.emit(
         node,
         "affine",
-        [x],
-        scale=scale.detach().float().cpu(),
-        bias=(beta - centre * scale).detach().float().cpu(),
+        [source],
+        scale=scale.float(),
+        bias=(beta.double() - centre.double() * scale).float(),
+        arithmetic=[arithmetic],
     )
+
+
+def _repeats(low: "Lowering", wide: Any, narrow: Any) -> bool:
+    """Return whether one value can be repeated to the shape of another: a channel, or a pixel."""
+    a, b = low.shape(wide), low.shape(narrow)
+    if len(a) != len(b):
+        return False
+    fits = all(size in (1, full) for size, full in zip(b[1:], a[1:], strict=True))
+    axis = low.channel_axis(low.value(wide))
+    spatial = [(b[i], a[i]) for i in range(1, len(a)) if i != axis]
+    whole = all(size == full for size, full in spatial) or all(size == 1 for size, _ in spatial)
+    return fits and whole
 
 
 @handles("aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor")
@@ -127,14 +99,20 @@ def _add(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     left, right, alpha = a
     sign = -1 if "sub" in str(node.target) else 1
     if low.is_value(left) and low.is_value(right):
-        if sign * alpha != 1 or low.shape(left) != low.shape(right):
-            low.refuse(node, "combines two tensors in a way other than their plain sum")
-        low.emit(node, "affine", [left], residual=low.value(right))
+        same = low.shape(left) == low.shape(right)
+        if alpha == 1 and sign == 1 and same:
+            low.emit(node, "affine", [left], residual=low.value(right))
+        elif alpha == 1 and _repeats(low, left, right):
+            low.emit(node, "subtract" if sign < 0 else "add", [left, right])
+        elif alpha == 1 and sign == 1 and _repeats(low, right, left):
+            low.emit(node, "add", [right, left])
+        else:
+            low.refuse(node, "combines two tensors whose sizes do not fit, or with a factor")
     elif low.is_value(left):
-        addend = torch.as_tensor(low.constant(right)) * (sign * alpha)
-        low.emit(node, "affine", [left], bias=low.vector(node, addend, left))
+        vector = low.vector(node, low.constant(right) * (sign * alpha), left)
+        low.emit(node, "affine", [left], bias=vector, arithmetic=[plus(vector)])
     else:
-        parts = {} if sign * alpha == 1 else {"scale": torch.tensor([float(sign * alpha)])}
+        parts = {} if sign * alpha == 1 else {"scale": torch.tensor(float(sign * alpha))}
         low.emit(node, "affine", [right], bias=low.vector(node, low.constant(left), right), **parts)
 
 
@@ -143,15 +121,17 @@ def _multiply(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     left, right = a
     divides = "div" in str(node.target)
     if low.is_value(left) and low.is_value(right):
-        wide, narrow = low.shape(left), low.shape(right)
-        if divides or len(wide) != len(narrow):
-            low.refuse(node, "divides two computed tensors, or multiplies different ranks")
-        low.emit(node, "multiply", [left, right])
+        if not divides and not _repeats(low, left, right):
+            left, right = right, left
+        if not _repeats(low, left, right):
+            low.refuse(node, "combines two computed tensors whose sizes do not fit")
+        low.emit(node, "divide" if divides else "multiply", [left, right])
         return
     if divides and not low.is_value(left):
         low.refuse(node, "divides by a computed tensor")
     value, factor = (left, right) if low.is_value(left) else (right, left)
-    constant = torch.as_tensor(low.constant(factor), dtype=torch.float32)
+    literal = low.constant(factor)
+    constant = torch.as_tensor(literal, dtype=torch.float32)
     previous = low.nodes[-1] if low.nodes else None
     if (
         divides
@@ -163,13 +143,50 @@ def _multiply(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         previous.numbers["divisor"] = int(constant)
         low.alias[node.name] = previous.output
         return
-    scale = low.vector(node, 1 / constant if divides else constant, value)
-    low.emit(node, "affine", [value], scale=scale)
+    if divides:
+        literal = 1 / literal if isinstance(literal, int | float) else 1 / constant
+    scale = low.vector(node, literal, value)
+    low.emit(node, "affine", [value], scale=scale, arithmetic=[times(scale)])
+
+
+@handles("surge.round_levels.default")
+def _round(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, levels = a
+    whole = low.emit_inner(node, "round", [low.value(x)], numbers={"levels": int(levels)})
+    low.emit(node, "affine", [whole], scale=torch.tensor(1 / int(levels)))
+
+
+@handles("surge.elastic_signed.default")
+def _elastic_signed(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    level = low.constant(a[1]).detach().float().cpu().clamp(min=1e-5).reshape(1)
+    signs = low.emit_inner(node, "affine", [low.value(a[0])], activation=Activation("sign"))
+    low.emit(node, "affine", [signs], scale=level)
+
+
+@handles("surge.elastic_unsigned.default")
+def _elastic_unsigned(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    level = low.constant(a[1]).detach().float().cpu().clamp(min=1e-5).reshape(1)
+    limits = Activation("clamp", {"low": 0.0, "high": 1.0})
+    parts = low.emit_inner(node, "affine", [low.value(a[0])], scale=1 / level, activation=limits)
+    whole = low.emit_inner(node, "round", [parts], numbers={"levels": 1})
+    low.emit(node, "affine", [whole], scale=level)
+
+
+@handles("surge.ternary.default")
+def _ternary(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    if not low.is_value(a[1]) or not _repeats(low, a[0], a[1]):
+        low.refuse(node, "has a threshold that is not computed per sample")
+    low.emit(node, "ternary", [a[0], a[1]])
+
+
+@handles("aten.sqrt.default")
+def _sqrt(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    low.emit(node, "square_root", [a[0]])
 
 
 @handles("aten.relu.default", "aten.relu_.default")
 def _relu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    low.emit(node, "affine", [a[0]], activation=Activation("relu"))
+    low.emit(node, "affine", [a[0]], activation=Activation("relu"), arithmetic=[F.relu])
 
 
 @handles(
@@ -184,17 +201,24 @@ def _clamp(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     if lower is None or upper is None:
         low.refuse(node, "clamps on one side only")
     limits = {"low": float(lower), "high": float(upper)}
-    low.emit(node, "affine", [a[0]], activation=Activation("clamp", limits))
+
+    def arithmetic(t: Tensor) -> Tensor:
+        return t.clamp(limits["low"], limits["high"])
+
+    low.emit(
+        node, "affine", [a[0]], activation=Activation("clamp", limits), arithmetic=[arithmetic]
+    )
 
 
 @handles("aten.prelu.default", "aten.leaky_relu.default")
 def _prelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     constant = low.constant(a[1])
-    slope = torch.as_tensor(constant, dtype=torch.float32).detach().cpu().reshape(-1)
-    if len(low.shape(a[0])) == 3 and slope.numel() > 1:
-        low.refuse(node, "has slopes along the second of three dimensions")
+    slope = torch.as_tensor(constant, dtype=torch.float32).detach().cpu()
+    slope = slope if isinstance(constant, int | float) else slope.reshape(-1)
+    sequence = len(low.shape(a[0])) == 3 and slope.numel() > 1
+    source = low.as_sequence(node, a[0]) if sequence else low.value(a[0])
     activation = Activation("prelu", vectors={"slope": slope})
-    low.emit(node, "affine", [a[0]], activation=activation)
+    low.emit(node, "affine", [source], activation=activation)
 
 
 @handles(

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from surge.export.aten import handles, pair
+from surge.export.aten import handles, pair, window
 
 if TYPE_CHECKING:
     from surge.export.lower import Lowering
@@ -20,39 +20,43 @@ def _images(low: "Lowering", node: fx.Node, x: Any) -> tuple[int, ...]:
     return shape
 
 
-@handles("aten.max_pool2d.default")
+def _pooled(low: "Lowering", node: fx.Node, x: Any) -> tuple[str, bool]:
+    """Return the input of a pool in the layout it needs, and whether it is a sequence."""
+    flat = "pool1d" in str(node.target)
+    if flat and len(low.shape(x)) == 3:
+        return low.as_sequence(node, x), True
+    _images(low, node, x)
+    return low.value(x), False
+
+
+@handles("aten.max_pool2d.default", "aten.max_pool1d.default")
 def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, kernel, stride, padding, dilation, ceil_mode = a
-    _images(low, node, x)
-    numbers = {
-        "kernel": pair(kernel),
-        "stride": pair(stride or kernel),
-        "padding": pair(padding),
-        "dilation": pair(dilation),
-    }
+    source, flat = _pooled(low, node, x)
+    numbers = window(as_list(kernel), stride or kernel, padding, dilation, flat=flat)
     _no_ceiling(low, node, x, numbers, ceil_mode)
     if max(numbers["dilation"]) > 1 and any(numbers["padding"]):
         low.refuse(node, "has both dilation and padding")
-    low.emit(node, "max_pool", [x], numbers=numbers)
+    low.emit(node, "max_pool", [source], numbers=numbers)
 
 
-@handles("aten.avg_pool2d.default")
+def as_list(value: Any) -> list[int]:
+    """Return a number, or several, as a list."""
+    return list(value) if isinstance(value, list | tuple) else [int(value)]
+
+
+@handles("aten.avg_pool2d.default", "aten.avg_pool1d.default")
 def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, kernel, stride, padding, ceil_mode, include_pad, divisor = a
-    _images(low, node, x)
-    size = pair(kernel)
-    numbers: dict[str, Any] = {
-        "kernel": size,
-        "stride": pair(stride or kernel),
-        "padding": pair(padding),
-        "dilation": [1, 1],
-    }
+    x, kernel, stride, padding, ceil_mode, include_pad, divisor = [*a, None][:7]
+    source, flat = _pooled(low, node, x)
+    numbers = window(as_list(kernel), stride or kernel, padding, 1, flat=flat)
+    size = numbers["kernel"]
     _no_ceiling(low, node, x, numbers, ceil_mode)
     if divisor is not None:
         numbers["divisor"] = int(divisor)
     elif include_pad or not any(numbers["padding"]):
         numbers["divisor"] = size[0] * size[1]
-    low.emit(node, "avg_pool", [x], numbers=numbers)
+    low.emit(node, "avg_pool", [source], numbers=numbers)
 
 
 def _no_ceiling(
@@ -61,7 +65,8 @@ def _no_ceiling(
     """Refuse windows that hang over the edge; a ceiling that changes nothing is fine."""
     if not ceil_mode:
         return
-    for axis, size in enumerate(low.shape(x)[2:]):
+    sizes = low.shape(x)[2:]
+    for axis, size in zip((0, 1)[-len(sizes) :], sizes, strict=True):
         span = numbers["dilation"][axis] * (numbers["kernel"][axis] - 1) + 1
         if (size + 2 * numbers["padding"][axis] - span) % numbers["stride"][axis]:
             low.refuse(node, "has windows over the edge (ceil_mode=True)")
@@ -81,18 +86,41 @@ def _adaptive(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     _pool_all(low, node, a[0], [s // t for s, t in zip(shape[2:], wanted, strict=True)])
 
 
+@handles("aten.adaptive_avg_pool1d.default")
+def _adaptive_flat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    source, _ = _pooled(low, node, a[0])
+    length, wanted = low.shape(a[0])[2], as_list(a[1])[0]
+    if length % wanted:
+        low.refuse(node, f"pools {length} to {wanted} with windows of different sizes")
+    _pool_all(low, node, source, [1, length // wanted])
+
+
 @handles("aten.mean.dim")
 def _mean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, dims, keep, _ = a
     shape = low.shape(x)
     axes = sorted(int(d) % len(shape) for d in dims)
-    channel = 1 if len(shape) == 4 else len(shape) - 1
-    if axes == [channel] and keep:
+    if axes == [low.channel_axis(low.value(x))] and keep:
         low.emit(node, "channel_mean", [x])
+    elif axes == list(range(1, len(shape))) and keep:
+        low.emit(node, "sample_mean", [x])
+    elif len(shape) == 3 and axes == [2]:
+        _pool_all(low, node, low.as_sequence(node, x), [1, shape[2]])
     elif len(shape) == 4 and axes == [2, 3]:
         _pool_all(low, node, x, [shape[2], shape[3]])
     else:
         low.refuse(node, f"averages dimensions {axes} of a tensor of shape {shape}")
+
+
+@handles("aten.var.correction", "aten.var.dim")
+def _variance(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, dims, correction, keep = a  # of var.dim: whether it is unbiased
+    shape = low.shape(x)
+    axes = sorted(int(d) % len(shape) for d in dims or range(len(shape)))
+    correction = 1 if correction is None else int(correction)
+    if axes != list(range(1, len(shape))) or not keep or correction not in (0, 1):
+        low.refuse(node, f"measures dimensions {axes} of a tensor of shape {shape}")
+    low.emit(node, "sample_variance", [x], numbers={"correction": correction})
 
 
 @handles("aten.abs.default")
@@ -113,7 +141,8 @@ def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         low.alias[node.name] = low.value(a[0])
     elif len(after) == 2 and after[0] == before[0]:
         # Images have their channels first in torch and last in the engine; tokens last in both.
-        low.emit(node, "flatten", [a[0]], numbers={"channels_first": int(len(before) == 4)})
+        first = len(before) == 4 or low.value(a[0]) in low.sequences
+        low.emit(node, "flatten", [a[0]], numbers={"channels_first": int(first)})
     else:
         low.refuse(node, f"reshapes {before} to {after}, batch included")
 
@@ -155,7 +184,7 @@ def _cat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     tensors, axis = a
     ranks = {len(low.shape(item)) for item in tensors if low.is_value(item)}
     values = all(low.is_value(item) for item in tensors)
-    channel = {4: 1, 3: 2, 2: 1}.get(next(iter(ranks), 0))
+    channel = low.channel_axis(low.value(tensors[0])) if values else None
     if not values or len(ranks) != 1 or axis % next(iter(ranks)) != channel:
         low.refuse(node, "joins tensors along another dimension than the channels")
     low.emit(node, "concat", list(tensors))

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from surge.errors import ExportError
 from surge.export.graph import Activation, Graph, Node
+from surge.export.pixels import rounded
 from surge.summary import Rest
 
 Arrays = dict[str, NDArray[Any]]
@@ -22,6 +23,16 @@ def pack_bits(values: Tensor) -> NDArray[np.uint8]:
     """
     positive = (values.reshape(-1) > 0).numpy()
     return np.packbits(positive, bitorder="little")
+
+
+def bit_planes(values: Tensor, bits: int) -> Tensor:
+    """Return the planes of odd whole numbers: plane j holds +-1, and the sum of 2^j planes is v.
+
+    >>> bit_planes(torch.tensor([-3.0, -1.0, 1.0, 3.0]), 2).tolist()
+    [[-1.0, 1.0, -1.0, 1.0], [-1.0, -1.0, 1.0, 1.0]]
+    """
+    level = ((values + 2**bits - 1) / 2).to(torch.int64)
+    return torch.stack([2.0 * (level >> plane & 1) - 1 for plane in range(bits)])
 
 
 def filters_last(weight: Tensor) -> Tensor:
@@ -48,10 +59,12 @@ class Encoder:
         self.arrays[unique] = np.ascontiguousarray(array)
         return unique
 
-    def vector(self, name: str, tensor: Tensor) -> str:
-        """Store one value per channel, always in fp32."""
-        if not bool(torch.isfinite(tensor).all()):
+    def vector(self, name: str, tensor: Tensor, *, infinite: bool = False) -> str | float:
+        """Store one value per channel, always in fp32; a number of the program stays a number."""
+        if not infinite and not bool(torch.isfinite(tensor).all()):
             raise ExportError(f'pack: "{name}" holds values that are not finite.')
+        if tensor.dim() == 0:
+            return float(tensor)
         return self.add(name, tensor.detach().numpy().astype(np.float32))
 
     def node(self, node: Node) -> dict[str, Any]:
@@ -69,9 +82,16 @@ class Encoder:
             entry["channels"] = node.weight.shape[0]
             bits = pack_bits(filters_last(node.weight))
             entry["weight"] = self.add(f"{name}.weight", bits)
+        elif node.op == "conv2d" and node.weight_bits:
+            self._few_bit_weight(entry, name, node)
         elif node.op == "conv2d":
             self._real_weight(entry, name, node)
-        vectors = {"shift": node.shift, "scale": node.scale, "bias": node.bias}
+        vectors = {
+            "shift": node.shift,
+            "offset": node.offset,
+            "scale": node.scale,
+            "bias": node.bias,
+        }
         for key, tensor in vectors.items():
             if tensor is not None:
                 entry[key] = self.vector(f"{name}.{key}", tensor)
@@ -81,19 +101,28 @@ class Encoder:
             entry["activation"] = self._activation(name, node.activation)
         return entry
 
+    def _few_bit_weight(self, entry: dict[str, Any], name: str, node: Node) -> None:
+        assert node.weight is not None
+        planes = bit_planes(filters_last(node.weight), node.weight_bits)
+        entry["channels"] = node.weight.shape[0]
+        entry["weight"] = self.add(f"{name}.weight", pack_bits(planes))
+        if node.weight_bits > 1:
+            entry["weight_bits"] = node.weight_bits
+
     def _real_weight(self, entry: dict[str, Any], name: str, node: Node) -> None:
         assert node.weight is not None
         weight = filters_last(node.weight)
         entry["channels"] = weight.shape[0]
         if not bool(torch.isfinite(weight).all()):
             raise ExportError(f'pack: the weight of "{name}" holds values that are not finite.')
+        if "pixels" in node.numbers:
+            entry["weight"] = self.add(f"{name}.weight", weight.to(torch.int8).numpy())
+            return
         if self.rest == "int8":
-            largest = weight.abs().amax(dim=(1, 2, 3)).double()
-            step = torch.where(largest > 0, largest / 127, torch.ones_like(largest))
-            whole = (weight.double() / step.view(-1, 1, 1, 1)).round().to(torch.int8)
+            whole, step = rounded(weight)
             # The steps become part of the scale, which a BatchNorm brings anyway.
             node.scale = (step if node.scale is None else step * node.scale.double()).float()
-            entry["weight"] = self.add(f"{name}.weight", whole.numpy())
+            entry["weight"] = self.add(f"{name}.weight", whole.to(torch.int8).numpy())
             return
         if self.rest == "fp16" and float(weight.abs().max()) > torch.finfo(torch.float16).max:
             raise ExportError(
@@ -103,8 +132,10 @@ class Encoder:
         entry["weight"] = self.add(f"{name}.weight", array)
 
     def _activation(self, name: str, activation: Activation) -> dict[str, Any]:
+        open_ended = activation.kind == "between"
         stored = {
-            key: self.vector(f"{name}.{key}", tensor) for key, tensor in activation.vectors.items()
+            key: self.vector(f"{name}.{key}", tensor, infinite=open_ended)
+            for key, tensor in activation.vectors.items()
         }
         return {"kind": activation.kind, **activation.numbers, **stored}
 

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from surge.export.graph import EPILOGUE, Activation, Graph, Node
+from surge.export.thresholds import fold_thresholds
 
 SCALED, ADDED, ACTIVATED = 1, 2, 3
 """The parts of an epilogue, in the order they are computed."""
@@ -11,10 +12,40 @@ SCALED, ADDED, ACTIVATED = 1, 2, 3
 def fold(graph: Graph) -> None:
     """Fold everything that can be folded, in place; the graph computes the same function."""
     graph.drop_unused()
+    _cancel_transposes(graph)
     _fold_shifts(graph)
     _fold_rprelu(graph)
+    _fold_input_scales(graph)
     _fold_scales_behind_maps(graph)
     _fold_epilogues(graph)
+    fold_thresholds(graph)
+    graph.drop_unused()
+
+
+def _cancel_transposes(graph: Graph) -> None:
+    """Read past two transposes in a row."""
+    for node in graph:
+        before = graph.producer(node.inputs[0]) if node.op == "transpose" else None
+        if before is None or before.op != "transpose" or node.output == graph.output:
+            continue
+        for reader in graph.consumers(node.output):
+            reader.inputs = [before.inputs[0] if v == node.output else v for v in reader.inputs]
+            if reader.residual == node.output:
+                reader.residual = before.inputs[0]
+    graph.drop_unused()
+
+
+def _fold_input_scales(graph: Graph) -> None:
+    """Let a convolution with weights of few bits scale its sums instead of its inputs.
+
+    Its inputs are then whole numbers, and so are its sums.
+    """
+    for node in graph:
+        source = graph.producer(node.inputs[0])
+        if node.weight_bits and source is not None and source.only_scales:
+            assert source.scale is not None and node.scale is not None
+            node.inputs = list(source.inputs)
+            node.scale = (node.scale.double() * source.scale.double()).float()
     graph.drop_unused()
 
 
@@ -133,6 +164,8 @@ def _merge(graph: Graph, before: Node, node: Node) -> None:
         before.residual = other
     if node.activation is not None:
         before.activation = node.activation
+    known = before.arithmetic is not None and node.arithmetic is not None
+    before.arithmetic = [*(before.arithmetic or []), *(node.arithmetic or [])] if known else None
     before.output = node.output
     place = graph.nodes.index(node)
     graph.nodes[place] = before

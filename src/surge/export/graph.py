@@ -9,7 +9,7 @@ Almost every operator ends in the same *epilogue*, in this order, each part opti
 so that a convolution, the BatchNorm after it, the shortcut and the activation are one node.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ EPILOGUE = ("conv2d", "binary_conv2d", "affine")
 
 @dataclass
 class Activation:
-    """What happens to a value last: ``relu``, ``clamp``, ``sign``, ``prelu`` or ``rprelu``."""
+    """What happens last: ``relu``, ``clamp``, ``sign``, ``prelu``, ``rprelu`` or ``between``."""
 
     kind: str
     numbers: dict[str, float] = field(default_factory=dict)
@@ -41,17 +41,36 @@ class Node:
     """Attributes: whole numbers and lists of them."""
     weight: Tensor | None = None
     """Of a convolution, as torch has it: [out, in / groups, height, width]."""
+    weight_bits: int = 0
+    """Of a real convolution whose weights are odd whole numbers of few bits; 0: real numbers."""
+    offset: Tensor | None = None
+    """Added to such weights, one value per filter."""
     shift: Tensor | None = None
     """Added to the input of a binary convolution before its sign."""
     scale: Tensor | None = None
     bias: Tensor | None = None
     residual: str | None = None
     activation: Activation | None = None
+    arithmetic: list[Callable[[Tensor], Tensor]] | None = None
+    """The epilogue as torch computes it, in its own order and precision, for values
+    ``[count, channels]``; thresholds are found with it. None: not known."""
 
     @property
     def reads(self) -> list[str]:
         """All values the node needs."""
         return self.inputs + ([] if self.residual is None else [self.residual])
+
+    @property
+    def only_scales(self) -> bool:
+        """Whether the node does nothing but multiply by one number."""
+        return (
+            self.op == "affine"
+            and self.scale is not None
+            and self.scale.numel() == 1
+            and self.bias is None
+            and self.residual is None
+            and self.activation is None
+        )
 
     @property
     def only_adds_vector(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from surge.errors import ExportError
-from surge.export import aten, aten_shapes
+from surge.export import aten, aten_products, aten_shapes
 from surge.export.graph import Graph, Node
 from surge.export.trace import Traced
 
@@ -18,7 +18,7 @@ FILLED: dict[str, Callable[[list[int]], Tensor]] = {
     "aten.new_zeros.default": torch.zeros,
 }
 """Operators that take a value only to know its type: constants."""
-assert aten_shapes, "imported for the functions it registers"
+assert aten_products and aten_shapes, "imported for the functions they register"
 SAME = (
     "aten.alias.default",
     "aten.clone.default",
@@ -45,6 +45,8 @@ class Lowering:
         self.alias: dict[str, str] = {}
         self.constants: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.sequences: set[str] = set()
+        """Values ``[N, channels, length]`` that the engine holds with their channels last."""
 
     def run(self) -> Graph:
         """Lower everything."""
@@ -76,7 +78,7 @@ class Lowering:
             raise ExportError(f"pack: the model returns {len(results)} values, not one tensor.")
         if results[0].name in self.constants:
             raise ExportError("pack: the model's output does not depend on its input.")
-        return self.value(results[0])
+        return self.as_rows(results[0], results[0])
 
     def define(self, node: fx.Node) -> str:
         """Note the shape of a value that the engine will hold, and return its name."""
@@ -108,10 +110,53 @@ class Lowering:
         return argument
 
     def emit(self, node: fx.Node, op: str, inputs: list[Any], **parts: Any) -> str:
-        """Append a node of the packed graph that makes this fx node's value."""
+        """Append a node of the packed graph that makes this fx node's value.
+
+        All inputs are brought into the layout of the first.
+        """
+        values = [item if isinstance(item, str) else self.value(item) for item in inputs]
+        sequence = values[0] in self.sequences
+        values[1:] = [self.in_layout(node, value, sequence) for value in values[1:]]
+        if parts.get("residual") is not None:
+            parts["residual"] = self.in_layout(node, parts["residual"], sequence)
         name = self.define(node)
-        values = [self.value(item) for item in inputs]
+        if sequence and len(self.shapes[name]) == 3:
+            self.sequences.add(name)
         self.nodes.append(Node(op, module_of(node), values, name, **parts))
+        return name
+
+    def in_layout(self, node: fx.Node, value: str, sequence: bool) -> str:
+        """Return a value, transposed if it is three-dimensional and in the other layout."""
+        shape = self.shapes[value]
+        if len(shape) != 3 or (value in self.sequences) == sequence or shape[1:] == (1, 1):
+            return value
+        name = f"{node.name}.{len(self.nodes)}"
+        self.shapes[name] = shape
+        if sequence:
+            self.sequences.add(name)
+        self.nodes.append(Node("transpose", module_of(node), [value], name))
+        return name
+
+    def as_sequence(self, node: fx.Node, x: Any) -> str:
+        """Return a value ``[N, channels, length]`` with its channels last in the engine."""
+        return self.in_layout(node, self.value(x), True)
+
+    def as_rows(self, node: fx.Node, x: Any) -> str:
+        """Return a value ``[N, tokens, features]`` as torch has it."""
+        return self.in_layout(node, self.value(x), False)
+
+    def channel_axis(self, value: str) -> int:
+        """Return which dimension of a value the engine has as channels."""
+        rank = len(self.shapes[value])
+        return 1 if rank == 4 or value in self.sequences else rank - 1
+
+    def emit_inner(self, node: fx.Node, op: str, inputs: list[str], **parts: Any) -> str:
+        """Append a node whose value is only a step on the way to this fx node's."""
+        name = f"{node.name}.{len(self.nodes)}"
+        self.shapes[name] = self.shapes[inputs[0]]
+        if inputs[0] in self.sequences:
+            self.sequences.add(name)
+        self.nodes.append(Node(op, module_of(node), inputs, name, **parts))
         return name
 
     def call(self, node: fx.Node) -> None:
@@ -144,10 +189,11 @@ class Lowering:
     def vector(self, node: fx.Node, constant: Any, like: Any) -> Tensor:
         """Return a constant that broadcasts over a value as one number, or one per channel."""
         tensor = torch.as_tensor(constant, dtype=torch.float32).detach().cpu()
-        shape = self.shape(like)
+        shape = self.shapes[like] if isinstance(like, str) else self.shape(like)
         if tensor.numel() == 1:
-            return tensor.reshape(1)
-        axis = 1 if len(shape) == 4 else len(shape) - 1
+            # A number of the program has no dimension, a parameter of the model has one.
+            return tensor.reshape(() if isinstance(constant, int | float) else (1,))
+        axis = self.channel_axis(like if isinstance(like, str) else self.value(like))
         full = (1,) * (len(shape) - tensor.dim()) + tuple(tensor.shape)
         if math.prod(full) != shape[axis] or full[axis] != shape[axis]:
             self.refuse(

@@ -14,6 +14,7 @@ from surge.export.container import to_bytes, write_whole
 from surge.export.encode import encode
 from surge.export.fold import fold
 from surge.export.lower import Lowering
+from surge.export.pixels import fold_pixels
 from surge.export.trace import trace
 from surge.summary import Rest
 
@@ -43,7 +44,7 @@ def pack(
     example_input: Tensor | tuple[Tensor, ...],
     path: str | os.PathLike[str],
     *,
-    rest: Rest = "fp16",
+    rest: Rest = "fp32",
     preprocessing: Mapping[str, Any] | None = None,
     classes: Sequence[str] | None = None,
     accuracy: float | None = None,
@@ -57,7 +58,10 @@ def pack(
         model: A binarised (or float) model of images, vectors or rows of tokens.
         example_input: One input with a batch dimension; it fixes all other sizes.
         path: Where to write; an existing file is replaced.
-        rest: How real weights are stored: ``fp32``, ``fp16`` or ``int8``.
+        rest: How real weights are stored: ``fp32``, ``fp16`` or ``int8``; vectors stay fp32. A
+            rounded first layer moves values near zero to the other side of the next sign, so
+            smaller costs a little accuracy. With ``int8`` and ``preprocessing`` the first
+            convolution is computed in whole numbers, from the pixels themselves.
         preprocessing: ``{"mean": [...], "std": [...], "maximum": 255}``: how stored pixels become
             input, ``(pixel / maximum - mean) / std`` per channel.
         classes: Names of the outputs.
@@ -75,6 +79,8 @@ def pack(
     facts = _facts(preprocessing, classes, accuracy, graph.input_shape, graph.output_shape)
     methods = sorted({layer.method.name for _, layer in traced.layers})
     facts |= {"method": ", ".join(methods) or "float", "rest": rest}
+    if rest == "int8" and "preprocessing" in facts:
+        fold_pixels(graph, facts["preprocessing"])
     text, arrays = encode(graph, rest)
     content = to_bytes(text, arrays, facts)
     target = Path(path)

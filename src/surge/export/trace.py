@@ -2,7 +2,8 @@
 
 While tracing, a binary layer's product is one opaque operator. What a method does around it (a
 shift of the input, a map that scales the output) is traced as it is, so a new method packs
-without being named here as long as its inputs become +-1 in evaluation.
+without being named here. Where inputs become +-a in evaluation the product takes them before the
+sign; other quantisers are traced too, and the product takes what they make.
 """
 
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ from torch.export import ExportedProgram
 from surge import functional
 from surge.compensation.dry_run import evaluating
 from surge.errors import ExportError
-from surge.layers import BinaryConv2d, BinaryEmbedding, BinaryLayer, BinaryLinear
+from surge.layers import BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
 from surge.layers.hooks import binary_layers
 from surge.method import Method
 
 LEAF = "surge_export::binary_product"
+REAL_LEAF = "surge_export::real_product"
 PROBE = (-2.0, -1.0, -0.4, -1e-3, -0.0, 0.0, 1e-3, 0.4, 1.0, 2.0)
 """Inputs that tell a sign from every other quantiser."""
 
@@ -32,9 +34,18 @@ def binary_product(z: Tensor, index: int, shape: list[int]) -> Tensor:
     raise NotImplementedError("binary_product only exists while a model is traced.")
 
 
-@binary_product.register_fake
-def _(z: Tensor, index: int, shape: list[int]) -> Tensor:
-    return z.new_empty(shape)
+@torch.library.custom_op(REAL_LEAF, mutates_args=())
+def real_product(x: Tensor, index: int, shape: list[int]) -> Tensor:
+    """Stand for the scaled product of layer number ``index`` with ``x`` itself."""
+    raise NotImplementedError("real_product only exists while a model is traced.")
+
+
+def _empty(x: Tensor, index: int, shape: list[int]) -> Tensor:
+    return x.new_empty(shape)
+
+
+binary_product.register_fake(_empty)
+real_product.register_fake(_empty)
 
 
 @dataclass(frozen=True)
@@ -73,38 +84,37 @@ def check_layer(name: str, layer: BinaryLayer) -> None:
     where = f'pack: "{name}" ({type(layer).__name__}, {layer.method.describe()})'
     if layer.auxiliary is not None:
         raise ExportError(f"{where} still has its auxiliary path; call surge.strip_(model) first.")
-    if isinstance(layer, BinaryEmbedding) or not isinstance(layer, BinaryConv2d | BinaryLinear):
+    if not isinstance(layer, BinaryConv1d | BinaryConv2d | BinaryLinear):
         raise ExportError(
-            f"{where} has no operator in the packed format yet; BinaryConv2d and BinaryLinear do."
+            f"{where} has no operator in the packed format; BinaryConv1d, BinaryConv2d and "
+            "BinaryLinear do."
         )
     method = layer.method
-    if not _is_sign(layer):
-        raise ExportError(
-            f"{where} does not take +-1 as inputs. Few-bit inputs are not supported by the packed "
-            "format yet."
-        )
-    values, _ = layer.packed_weight()
-    if not bool((values.abs() == 1).all()):
-        raise ExportError(
-            f"{where} has weights other than +-1. Few-bit weights are not supported by the packed "
-            "format yet."
-        )
     if type(method).scale_output is not Method.scale_output and method.output_scale() is not None:
         raise ExportError(f"{where} has both an output scale and a scale_output of its own.")
 
 
-def _is_sign(layer: BinaryLayer) -> bool:
-    """Return whether the method's inputs become exactly their sign."""
+def sign_level(layer: BinaryLayer) -> float | None:
+    """Return a if the method's inputs become exactly a times their sign, else None."""
     shape = layer.geometry
-    probe = torch.tensor(PROBE, device=layer.weight.device).view(
-        -1, 1, *(1,) * len(shape.kernel_size)
+    # Every sample holds all of them: a threshold may depend on the sample.
+    places = torch.arange(len(PROBE)).view(-1, *(1,) * len(shape.kernel_size))
+    places = places.view(-1, 1, *places.shape[1:]) + torch.arange(shape.in_features).view(
+        1, -1, *(1,) * len(shape.kernel_size)
     )
-    z = probe.expand(-1, shape.in_features, *(1,) * len(shape.kernel_size)).contiguous()
+    for dim in range(2, places.dim()):
+        size = [1] * places.dim()
+        size[dim] = len(PROBE)
+        places = places + torch.arange(len(PROBE)).view(size)
+    z = torch.tensor(PROBE)[places % len(PROBE)].to(layer.weight.device)
     training = layer.method.training
     layer.method.eval()
     try:
         with torch.no_grad():
-            return torch.equal(layer.method.binarize(z), functional.sign(z))
+            result = layer.method.binarize(z)
+            level = result.abs().max()
+            same = torch.equal(result, level * functional.sign(z))
+            return float(level) if same and 0 < float(level) < float("inf") else None
     finally:
         layer.method.train(training)
 
@@ -122,8 +132,14 @@ def _as_leaves(layers: tuple[tuple[str, BinaryLayer], ...]) -> Iterator[None]:
 
 
 def _leaf(layer: BinaryLayer, index: int) -> Any:
+    signs = sign_level(layer) is not None
+
     def respond(z: Tensor) -> Tensor:
-        y = torch.ops.surge_export.binary_product(z, index, _output_shape(layer, z))
+        shape = _output_shape(layer, z)
+        if signs:
+            y = torch.ops.surge_export.binary_product(z, index, shape)
+        else:
+            y = torch.ops.surge_export.real_product(layer.method.binarize(z), index, shape)
         # The default scale is part of the product; a method's own acts on top.
         own = type(layer.method).scale_output is not Method.scale_output
         scaled: Tensor = layer.method.scale_output(y, z) if own else y

@@ -45,7 +45,7 @@ class BONN(Method):
     loss needs features and labels, which no layer has: :class:`FeatureLoss`, for a training loop.
     """
 
-    dropped = ("mode", "width", "active_strength")
+    dropped = ("mode", "width", "active_strength", "vector")
 
     mode: Tensor
     width: Tensor

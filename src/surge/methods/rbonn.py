@@ -49,7 +49,7 @@ class RBONN(ReActNet):
 
     lr_factors: ClassVar[dict[str, float]] = {"recurrence": 0.1}
     undecayed = ("recurrence",)
-    dropped = ("recurrence", "last_gradient", "active_penalty")
+    dropped = ("recurrence", "last_gradient", "active_penalty", "scale")
 
     last_gradient: Tensor
     active_penalty: Tensor

@@ -1,0 +1,127 @@
+"""Every registered method, in a residual network, a plain one and a perceptron."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from surge.errors import ExportError
+from surge.export import pack
+from surge.layers.hooks import binary_layers
+from surge.models.resnet import CifarResNet, DoubleShortcutBlock
+from surge.summary import summary
+from tests.export.packing import assert_close, expected, packed_output, settle
+from tests.nets import METHODS, binarized
+
+FEW_BITS = {
+    "dorefa-w1a2": {"input_bits": 2},
+    "dorefa-w1a4": {"input_bits": 4},
+    "dorefa-w4a4": {"weight_bits": 4, "input_bits": 4},
+    "dorefa-w2a1": {"weight_bits": 2},
+    "dorefa-w1a32": {"input_bits": 32},
+    "dorefa-w32a1": {"weight_bits": 32},
+    "dorefa-unit": {"unit_inputs": True},
+}
+
+
+def resnet():
+    return CifarResNet(
+        DoubleShortcutBlock,
+        (8, 20),
+        depth=1,
+        classes=5,
+        shortcut="pool",
+        activation="hardtanh",
+        stem_activation="hardtanh",
+    )
+
+
+def vgg():
+    units, channels = [], 3
+    for unit, width in enumerate((8, 12, 40)):
+        units += [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+        units += [nn.MaxPool2d(2)] if unit == 1 else []
+        units += [nn.BatchNorm2d(width), nn.Hardtanh()]
+        channels = width
+    return nn.Sequential(*units, nn.Flatten(), nn.Linear(40 * 16, 5))
+
+
+def perceptron():
+    layers, width = [nn.Flatten()], 3 * 64
+    for size in (24, 33, 20):
+        layers += [nn.Linear(width, size), nn.BatchNorm1d(size), nn.Hardtanh()]
+        width = size
+    return nn.Sequential(*layers, nn.Linear(width, 5))
+
+
+NETWORKS = {"resnet": resnet, "vgg": vgg, "perceptron": perceptron}
+
+
+def trained(network, method, **options):
+    torch.manual_seed(0)
+    x = torch.randn(6, 3, 8, 8)
+    model = binarized(NETWORKS[network](), method, **options)
+    return settle(model, x), x
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_packs_and_gives_torchs_output(engine, tmp_path, method, network):
+    model, x = trained(network, method)
+    actual = packed_output(engine, model, x, tmp_path / "m.surge")
+    wanted = expected(model, x)
+    assert_close(actual, wanted)
+    assert np.array_equal(actual.argmax(1), wanted.argmax(1))
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("options", FEW_BITS.values(), ids=FEW_BITS)
+def test_values_of_few_bits_give_torchs_output(engine, tmp_path, options, network):
+    model, x = trained(network, "dorefa", **options)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+    packed = pack(model, x[:1], tmp_path / "m.surge")
+    assert packed.tensor_bytes == summary(model, x[:1], rest="fp32").bytes
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_size_is_what_summary_says_for_every_method(tmp_path, method):
+    model, x = trained("resnet", method)
+    packed = pack(model, x[:1], tmp_path / "m.surge", rest="int8")
+    layers = [layer for _, layer in binary_layers(model)]
+    # Not in the summary: AdaBin's centres. Only there: elastic levels, which are in the scales.
+    offsets = sum(4 * layer.out_channels for layer in layers) if method == "adabin" else 0
+    levels = 5 * len(layers) if method in ("bit", "binarybert") else 0
+    wanted = summary(model, x[:1], rest="int8").bytes + offsets - levels
+    assert packed.tensor_bytes == wanted
+
+
+@pytest.mark.parametrize("method", ["bnn", "xnor", "tbn", "dorefa", "adabin"])
+def test_sequences_pack(engine, tmp_path, method):
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv1d(3, 8, 3, padding=1),
+        nn.BatchNorm1d(8),
+        nn.Hardtanh(),
+        nn.Conv1d(8, 20, 5, stride=2, padding=2, bias=False),
+        nn.MaxPool1d(2),
+        nn.BatchNorm1d(20),
+        nn.PReLU(20),
+        nn.Conv1d(20, 9, 3, dilation=2),
+        nn.AdaptiveAvgPool1d(1),
+        nn.Flatten(),
+        nn.Linear(9, 4),
+    ]
+    x = torch.randn(5, 3, 32)
+    model = settle(binarized(nn.Sequential(*layers), method), x)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+    front = model[:7]
+    assert_close(packed_output(engine, front, x, tmp_path / "f.surge"), expected(front, x))
+
+
+def test_attention_is_refused_by_name(tmp_path):
+    class Scores(nn.Module):
+        def forward(self, x):
+            return x @ x.transpose(1, 2)
+
+    with pytest.raises(ExportError, match=r'aten\.\S+ in module "1"'):
+        pack(nn.Sequential(nn.Linear(4, 4), Scores()), torch.zeros(1, 3, 4), tmp_path / "m.surge")
