@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+if not torch.cuda.is_available():
+    # Before anything imports Triton: its kernels are then run by Python, here and in subprocesses.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 try:
     from hypothesis import settings
 except ImportError:  # a GPU machine's own interpreter may lack it; property tests run on the CPU

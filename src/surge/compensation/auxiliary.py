@@ -107,7 +107,11 @@ class AuxiliaryPath(Path):
     def _fuses(self, layer: BinaryLayer, z: Tensor) -> bool:
         o = self.options
         plain = o.scope == "all" and o.dose == "uniform" and not (o.noise or o.align)
-        same = plain and not o.weight_side and self.arguments(layer) == geometry_arguments(layer.geometry)
+        same = (
+            plain
+            and not o.weight_side
+            and self.arguments(layer) == geometry_arguments(layer.geometry)
+        )
         return same and isinstance(layer, BinaryConv2d) and fused.fits(layer, z)
 
     def extra_loss(self) -> Tensor | None:

@@ -98,13 +98,13 @@ class Compensation:
             share = held[0].options.weight_side
             renewed = updated_scale(current, main_square, auxiliary_square, share)
         else:
-            eta = torch.stack([p.eta * p.direction for p in held]).to(device)
+            eta = torch.stack([p.eta for p in held]).to(device)
+            eta = eta * torch.stack([p.direction for p in held]).to(device)
             reading = held[0].options.reading
             renewed = updated_scale(current, main_square, auxiliary_square, eta, reading=reading)
         if device.type == "cpu" and not torch.isfinite(sums).all():
             _warn_not_finite(list(paths), sums)
-        for path, value in zip(held, renewed.unbind(), strict=True):
-            getattr(path, buffer).copy_(value)
+        torch._foreach_copy_([getattr(p, buffer) for p in held], list(renewed.unbind()))
 
     def __str__(self) -> str:
         """Say what is compensated, and what is not and why."""
