@@ -6,6 +6,7 @@ captured in a CUDA graph; sums of loss and hits stay on the device until an epoc
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,11 @@ def cross_entropy(smoothing: float) -> Criterion:
         return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
 
     return criterion
+
+
+def compiled_step(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a whole forward; many small kernels (one layer's weights each) are put together."""
+    return torch.compile(forward, fullgraph=True, options={"combo_kernels": True})
 
 
 class Sums:
@@ -73,7 +79,7 @@ class TrainStep:
         self.criterion = criterion or cross_entropy(spec.label_smoothing)
         self.dtype = compute_dtype(spec, loader.device)
         self.sums = Sums(loader.device)
-        self._forward = torch.compile(self.forward, fullgraph=True) if compiled else self.forward
+        self._forward = compiled_step(self.forward) if compiled else self.forward
 
     def autocast(self) -> torch.autocast:
         """Return the precision context of the forward."""
