@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from surge.layers.hooks import extra_loss, on_epoch, on_step
     from surge.method import list_methods
+    from surge.pretrained import list_pretrained, load_pretrained
     from surge.summary import Summary, summary
 
 __version__ = "0.1.0"
@@ -42,7 +43,9 @@ __all__ = [
     "compensate_",
     "extra_loss",
     "list_methods",
+    "list_pretrained",
     "load_packed",
+    "load_pretrained",
     "on_epoch",
     "on_step",
     "pack",
@@ -66,6 +69,7 @@ _CONTENTS = {
     ),
     "surge.layers.hooks": ("extra_loss", "on_epoch", "on_step"),
     "surge.method": ("list_methods",),
+    "surge.pretrained": ("list_pretrained", "load_pretrained"),
     "surge.summary": ("Summary", "summary"),
 }
 _HOMES = {name: module for module, names in _CONTENTS.items() for name in names}

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
+    from surge.recipes.recipe import Recipe
     from surge.train.run import RunFolder
 
 
@@ -33,13 +34,17 @@ class ExportCommand:
     """
 
     run_folder: Annotated[Path, tyro.conf.Positional]
-    """Folder that `surge train` wrote."""
+    """Folder that `surge train` wrote, or one checkpoint of an unchanged recipe."""
     out: Path | None = None
     """File to write; by default model.surge, model.onnx or model.xml inside the folder."""
     to: Literal["surge", "onnx", "openvino"] = "surge"
     """The engine that will run it."""
     rest: Literal["fp32", "fp16", "int8"] | None = None
     """Type of the weights that are not binary, in a packed file; fp32 keeps every prediction."""
+    measure: bool = False
+    """Run a packed file on all test images, beside torch, and note both accuracies in it."""
+    data: str | None = None
+    """Folder of the data sets, for --measure; else $SURGE_DATA, else ./data."""
 
     def run(self, console: Console) -> int | None:
         """Export."""
@@ -48,14 +53,16 @@ class ExportCommand:
         from surge import export
         from surge.errors import ConfigError
 
-        if self.rest is not None and self.to != "surge":
-            raise ConfigError(f"--rest is for packed files; --to {self.to} keeps fp32.")
-        model, example, facts, sentences = load_run(self.run_folder)
+        if self.to != "surge" and (self.rest is not None or self.measure):
+            option = "--rest" if self.rest is not None else "--measure"
+            raise ConfigError(f"{option} is for packed files, not for --to {self.to}.")
+        recipe, model, example, facts, sentences = load_run(self.run_folder)
         for sentence in sentences:
             console.print(sentence, markup=False)
         # Zeros would hide a mistake: with them all signs are the same.
         probe = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
-        target = self.out or self.run_folder / f"model{SUFFIXES[self.to]}"
+        beside = self.run_folder if self.run_folder.is_dir() else self.run_folder.parent
+        target = self.out or beside / f"model{SUFFIXES[self.to]}"
         written: object
         if self.to == "surge":
             written = export.pack(model, example, target, rest=self.rest or "fp32", **facts)
@@ -64,26 +71,88 @@ class ExportCommand:
         else:
             written = export.to_openvino(model, probe, target)
         console.print(str(written), markup=False, soft_wrap=True)
+        if self.measure:
+            console.print(_measure(target, recipe, model, self.data), markup=False, soft_wrap=True)
         return 0
 
 
-def load_run(run_folder: Path) -> tuple[nn.Module, Any, dict[str, Any], tuple[str, ...]]:
-    """Return a run's stripped network, an example input, facts for ``pack``, and what to say."""
+def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[str, ...]]:
+    """Return a run's recipe, stripped network, example input, facts for ``pack``, and remarks.
+
+    ``path`` is a run folder, or one checkpoint of a recipe that has not been changed.
+    """
     import torch
 
     from surge.compensation import strip_
+    from surge.layers.hooks import binary_layers
+    from surge.recipes import get_recipe
     from surge.train.build import build_network
     from surge.train.checkpoint import load_newest
     from surge.train.run import RunFolder
 
-    folder, recipe, environment = RunFolder.open(run_folder)
-    state, sentences = load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
+    sentences: list[str] = []
+    accuracy = None
+    if path.is_file():
+        state = _read_checkpoint(path)
+        recipe, seed = get_recipe(str(state["recipe"])), 0
+    else:
+        folder, recipe, environment = RunFolder.open(path)
+        state, sentences = load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
+        accuracy, seed = _accuracy(folder, int(state["epoch"])), int(environment["seed"])
     example, facts = _data_facts(recipe.data.name)
-    model, _ = build_network(recipe, int(environment["seed"]), example)
+    model, _ = build_network(recipe, seed, example)
     model.load_state_dict(state["model"])
-    strip_(model)
-    facts["accuracy"] = _accuracy(folder, int(state["epoch"]))
-    return model.eval(), example, facts, tuple(sentences)
+    if any(layer.auxiliary is not None for _, layer in binary_layers(model)):
+        strip_(model)
+    return recipe, model.eval(), example, {**facts, "accuracy": accuracy}, tuple(sentences)
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    """Return the state in one checkpoint file, or raise."""
+    import pickle
+
+    import torch
+
+    from surge.errors import CheckpointMismatchError
+    from surge.train.checkpoint import FORMAT
+
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise CheckpointMismatchError(f"{path} cannot be read as a checkpoint.") from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointMismatchError(
+            f"{path} is not a checkpoint of this package (format {FORMAT})."
+        )
+    return state
+
+
+def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> str:
+    """Test a packed file and its model, note both accuracies in the file, and say them."""
+    import os
+
+    from surge.data import ImageSet, resolve_root
+    from surge.errors import ConfigError
+    from surge.pretrained import add_facts, engine_accuracy, torch_accuracy
+    from surge.train.build import load_sets
+
+    _, images = load_sets(recipe.data, resolve_root(data, os.environ))
+    if not isinstance(images, ImageSet):
+        raise ConfigError(f"--measure tests on images; {recipe.data.name} has none.")
+    engine, reference = engine_accuracy(path, images), torch_accuracy(model, images)
+    add_facts(
+        path,
+        {
+            "accuracy": f"{engine:.2f}",
+            "accuracy_torch": f"{reference:.2f}",
+            "tested_on": f"{recipe.data.name}, {len(images)} images",
+            "recipe": recipe.name,
+        },
+    )
+    return (
+        f"top-1 on {len(images)} images of {recipe.data.name}: {engine:.2f} % in the engine, "
+        f"{reference:.2f} % in torch; both are noted in the file."
+    )
 
 
 def _data_facts(name: str) -> tuple[Any, dict[str, Any]]:

@@ -1,0 +1,130 @@
+"""The work behind ``surge classify``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from surge.cli.console import print_error
+from surge.errors import ConfigError, MissingDependencyError
+from surge.export.load import load_packed
+from surge.pretrained import pretrained_path
+
+if TYPE_CHECKING:
+    from surge.cli.classify import ClassifyCommand
+
+UNREADABLE = 2
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One decoded image, as the network takes it."""
+
+    pixels: np.ndarray[Any, Any]
+    """``[H, W, C]``, scaled to the network's largest stored value."""
+    size: tuple[int, int]
+    """Width and height of the file's image."""
+
+
+def classify(command: ClassifyCommand, console: Console) -> int:
+    """Name what is in every image that can be read; return 2 if one cannot, else 0."""
+    if command.top < 1:
+        raise ConfigError(f"--top {command.top} must be at least 1.")
+    if not command.images:
+        raise ConfigError("no image was given: surge classify IMAGE...")
+    model = _load(command.model, command.threads)
+    channels, height, width = _input_shape(model, command.model)
+    maximum = float((model.preprocessing or {}).get("maximum", 255.0))
+    answers: list[dict[str, Any]] = []
+    failures: list[str] = []
+    for path in command.images:
+        try:
+            picture = read_picture(path, channels, (width, height), maximum)
+        except ConfigError as error:
+            failures.append(str(error))
+            continue
+        logits = model.run(model.preprocess(picture.pixels[None]))[0]
+        answers.append(answer(path, picture, logits, model.classes, command.top))
+    if command.json:
+        console.print(json.dumps(answers, indent=2), markup=False, soft_wrap=True)
+    else:
+        for found in answers:
+            console.print(_line(found), markup=False, soft_wrap=True)
+        resized = [found for found in answers if found["size"] != [width, height]]
+        if resized:
+            console.print(
+                f"{len(resized)} of {len(answers)} images were resized to {width}x{height}, the "
+                "size this network was trained on: small things are lost.",
+                markup=False,
+                soft_wrap=True,
+            )
+    for failure in failures:
+        print_error(failure)
+    return UNREADABLE if failures else 0
+
+
+def _load(name: str, threads: int) -> Any:
+    """Load a shipped network by name, or a packed file."""
+    is_file = name.endswith(".surge") or Path(name).is_file()
+    model = load_packed(Path(name) if is_file else pretrained_path(name), threads=threads)
+    return model
+
+
+def _input_shape(model: Any, name: str) -> tuple[int, int, int]:
+    shape = model.input_shape
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise ConfigError(f"{name} takes inputs of {shape}, not pictures.")
+    channels, height, width = shape
+    return channels, height, width
+
+
+def read_picture(path: Path, channels: int, size: tuple[int, int], maximum: float) -> Picture:
+    """Decode an image, cut its middle square and resize it.
+
+    Raises:
+        ConfigError: it cannot be read; the message names the file.
+    """
+    try:
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise MissingDependencyError("surge classify needs Pillow: pip install pillow") from error
+    try:
+        with Image.open(path) as file:
+            upright = ImageOps.exif_transpose(file)
+            image = upright.convert("L" if channels == 1 else "RGB")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} is not there.") from error
+    # Pillow's decoders raise all of these on damaged files.
+    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
+        raise ConfigError(f"{path} is not an image that can be read ({error}).") from error
+    if image.size != size:
+        fitted = ImageOps.fit(image, size, method=Image.Resampling.BICUBIC)
+    else:
+        fitted = image
+    pixels = np.asarray(fitted, dtype=np.float32) * (maximum / 255.0)
+    return Picture(pixels.reshape(size[1], size[0], channels), image.size)
+
+
+def answer(
+    path: Path, picture: Picture, logits: Any, classes: list[str] | None, top: int
+) -> dict[str, Any]:
+    """Return what is said about one image: the likeliest classes with their probabilities."""
+    powers = np.exp(logits - logits.max())
+    chances = powers / powers.sum()
+    names = classes or [f"class {index}" for index in range(len(chances))]
+    order = np.argsort(-chances, kind="stable")[:top]
+    return {
+        "image": str(path),
+        "size": list(picture.size),
+        "top": [{"class": names[i], "probability": round(float(chances[i]), 4)} for i in order],
+    }
+
+
+def _line(found: dict[str, Any]) -> str:
+    said = ", ".join(f"{e['class']} {100 * e['probability']:.1f} %" for e in found["top"])
+    return f"{found['image']}: {said}"
