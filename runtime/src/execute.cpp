@@ -31,11 +31,24 @@ void clear_border(char* data, int64_t rows, int64_t columns, int64_t pixel, cons
     }
 }
 
-void fill_pixels(uint8_t* data, int64_t pixels, const std::vector<uint8_t>& fill) {
-    size_t width = (fill.size() + 3) / 4 * 4;
-    for (int64_t p = 0; p < pixels; ++p, data += width) {
-        std::memset(data, 0, width);
-        std::memcpy(data, fill.data(), fill.size());
+// The same with a pixel of bytes instead of zeros.
+void fill_border(uint8_t* data, int64_t rows, int64_t columns, const std::vector<uint8_t>& fill,
+                 const int64_t* padding) {
+    int64_t width = int64_t(fill.size() + 3) / 4 * 4;
+    auto put = [&](int64_t y, int64_t x, int64_t count) {
+        uint8_t* pixel = data + (y * columns + x) * width;
+        for (int64_t i = 0; i < count; ++i, pixel += width) {
+            std::memset(pixel, 0, size_t(width));
+            std::memcpy(pixel, fill.data(), fill.size());
+        }
+    };
+    for (int64_t y = 0; y < rows; ++y) {
+        if (y < padding[0] || y >= rows - padding[0]) {
+            put(y, 0, columns);
+        } else {
+            put(y, 0, padding[1]);
+            put(y, columns - padding[1], padding[1]);
+        }
     }
 }
 
@@ -125,11 +138,10 @@ void Executor::input_step(const Step& step, const float* input) {
         const Node& node = plan_.graph.nodes[size_t(reader.node)];
         const int64_t* padding = node.window.padding;
         int64_t rows = in.h + 2 * padding[0], columns = in.w + 2 * padding[1];
-        if (!node.by_bytes()) {
+        if (node.by_bytes())
+            fill_border(buffer<uint8_t>(reader.padded), rows, columns, node.pixels.fill, padding);
+        else
             clear_border(buffer<char>(reader.padded), rows, columns, in.c * 4, padding);
-        } else if (padding[0] || padding[1]) {
-            fill_pixels(buffer<uint8_t>(reader.padded), rows * columns, node.pixels.fill);
-        }
     }
     share(in.h, in.elements(), [&](int64_t y, int) {
         if (result && image)

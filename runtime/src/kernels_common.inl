@@ -173,17 +173,15 @@ void max_row(const MaxRow& row) {
     }
 }
 
-// Adding 2^23 rounds to the nearest whole number, the even one of two, and leaves it in the lowest
-// bits.
+// Adding 2^23 and taking it away again rounds to the nearest whole number, the even one of two.
 inline uint32_t to_byte(float x, float scale, float bias) {
     float t = x * scale;
     t = t + bias;
     t = t > 0.0f ? t : 0.0f;
     t = t < 255.0f ? t : 255.0f;
     t = t + 8388608.0f;
-    uint32_t bits;
-    __builtin_memcpy(&bits, &t, 4);
-    return bits & 255u;
+    t = t - 8388608.0f;
+    return uint32_t(int32_t(t));
 }
 
 void byte_pixels(const BytePixels& row) {
