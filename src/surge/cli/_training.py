@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +15,15 @@ import torch
 
 from surge.cli.console import print_table
 from surge.data import resolve_root
+from surge.data.textset import TextSet
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, overridden
 from surge.recipes import list_recipes as recipe_names
+from surge.recipes.glue import placed
 from surge.recipes.recipe import Recipe
 from surge.study import results
-from surge.train.build import load_sets
+from surge.train.budget import fitted
+from surge.train.build import Sets, load_sets
 from surge.train.distributed import World, joined
 from surge.train.loop import LoopOptions, Outcome, Trainer
 from surge.train.run import RunFolder, default_path, describe_environment, hardware
@@ -28,9 +32,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from surge.cli.train import TrainCommand
-    from surge.data import ImageSet
 
-OVERRIDES = ("epochs", "eta", "held_out", "limit", "precision", "accumulate")
+OVERRIDES = (
+    *("epochs", "eta", "align", "held_out", "limit", "precision", "accumulate"),
+    *("scores", "teacher_dropout"),
+)
 
 
 def list_recipes(console: Console) -> None:
@@ -111,6 +117,9 @@ def train_one(command: TrainCommand, console: Console) -> None:
             )
             # First the data: a folder is made for a run that can begin.
             sets = load_sets(recipe.data, root)
+            if command.budget is not None and recipe.train.schedule == "steps":
+                recipe = _fit(recipe, sets, command.budget, environment, device, options, world)
+                options = replace(options, deadline=None)
             if world.leads:
                 RunFolder.create(folder.path, recipe, environment)
         sink = tensorboard_sink(folder) if command.tensorboard and world.leads else None
@@ -121,12 +130,30 @@ def train_one(command: TrainCommand, console: Console) -> None:
             conclude(folder, recipe, outcome, environment, command.results, console)
 
 
+def _fit(
+    recipe: Recipe,
+    sets: Sets,
+    budget: str,
+    environment: dict[str, Any],
+    device: torch.device,
+    options: LoopOptions,
+    world: World,
+) -> Recipe:
+    """Return the recipe with a schedule that takes as long as the budget."""
+    if world.size > 1:
+        raise ConfigError("--budget fits a schedule in one process only; drop torchrun.")
+    environment["overrides"]["budget"] = budget
+    seed = int(environment["seed"])
+    return fitted(recipe, sets, seconds_of(budget), seed=seed, device=device, options=options)
+
+
 def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[str, Any]]:
     """Return the recipe of a new run, with the command's changes, and its environment."""
     if command.recipe is None:
         raise ConfigError("Which recipe? Name one (surge train --list), or --resume DIR.")
     changes = changes_of(command, OVERRIDES)
     recipe = overridden(get_recipe(command.recipe), changes)
+    recipe = placed(recipe, model=command.model, teacher=command.teacher)
     return recipe, environment_of(device, command.seed or 0, command.commit, changes)
 
 
@@ -137,7 +164,7 @@ def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, di
         raise ConfigError(f"--resume {path} holds {recipe.name}, not {command.recipe}.")
     if command.seed not in (None, environment["seed"]):
         raise ConfigError(f"--resume {path} has seed {environment['seed']}, not {command.seed}.")
-    for name in changes_of(command, (*OVERRIDES, "out")):
+    for name in changes_of(command, (*OVERRIDES, "out", "model", "teacher")):
         raise ConfigError(f"--resume continues as begun; drop --{name.replace('_', '-')}.")
     return folder, recipe, environment
 
@@ -145,7 +172,7 @@ def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, di
 def run_in(
     folder: RunFolder,
     recipe: Recipe,
-    sets: tuple[ImageSet, ImageSet],
+    sets: Sets,
     environment: dict[str, Any],
     device: torch.device,
     options: LoopOptions,
@@ -175,13 +202,16 @@ def run_in(
         f"{recipe.name}, seed {environment['seed']}: {recipe.train.epochs} epochs on "
         f"{hardware(device)}; steps {trainer.mode} ({trainer.mode.why})"
     )
+    for part in sets:
+        if isinstance(part, TextSet) and part.truncated:
+            say(f"{part.truncated} of {len(part)} texts were cut to {part.length} tokens")
     if folder.begun:
         for sentence in trainer.resume():
             say(sentence, "yellow")
         say(f"continuing after epoch {trainer.epoch}")
     elif world.leads:
         folder.keep_metrics(0)  # of epochs whose state was never saved
-    show = epoch_lines(console, recipe.train.epochs)
+    show = epoch_lines(console, recipe.train.epochs, recipe.metric)
 
     def on_row(row: dict[str, Any]) -> None:
         line = show(row)
@@ -196,7 +226,9 @@ def run_in(
 HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose% arrives%"
 
 
-def epoch_lines(console: Console, epochs: int) -> Callable[[dict[str, Any]], str]:
+def epoch_lines(
+    console: Console, epochs: int, metric: str = "top1"
+) -> Callable[[dict[str, Any]], str]:
     """Return a function that prints one fixed-width line per epoch, at most one a second."""
     begun, printed, done = time.monotonic(), 0.0, 0
 
@@ -207,9 +239,10 @@ def epoch_lines(console: Console, epochs: int) -> Callable[[dict[str, Any]], str
             console.print(HEADER, style="dim")
         done += 1
         left = (now - begun) / done * (epochs - row["epoch"] - 1)
+        hits = row["train_top1" if metric == "top1" else "train_accuracy"]
         line = (
             f"{row['epoch'] + 1:5d} {row['seconds']:7.2f}s {left:5.0f}s {row['lr']:7.4f} "
-            f"{row['train_loss']:6.3f} {row['train_top1']:6.2f} {row['test_top1']:7.2f} "
+            f"{row['train_loss']:6.3f} {hits:6.2f} {row[f'test_{metric}']:7.2f} "
             f"{row['flips']:7.3f}"
         )
         if "scale" in row:
@@ -245,6 +278,9 @@ def conclude(
     overrides = environment.get("overrides", {})
     result = results.make_result(recipe, overrides, seed, outcome, environment)
     stored = results.append(where, result)
+    for metric, (last, best) in outcome.others.items():
+        other = replace(result, metric=metric, last=round(last, 4), best=round(best, 4))
+        results.append(where, other)
     text = (
         f"{recipe.name} seed {seed}: {recipe.metric} {outcome.last:.2f} (last epoch), "
         f"{outcome.best:.2f} (best, epoch {outcome.best_epoch + 1}), {outcome.seconds:.1f} s, "

@@ -21,6 +21,8 @@ class TrainCommand:
         surge train cifar10-resnet20-recu-surge --seed 1 --epochs 60
         surge train --resume runs/cifar10-resnet20-recu-surge-seed1
         torchrun --nproc-per-node 2 -m surge train cifar10-resnet20-recu
+        surge train glue-mrpc-teacher --model bert
+        surge train glue-mrpc-bit-surge --model bert --teacher runs/glue-mrpc-teacher-seed0
     """
 
     recipe: Annotated[str | None, tyro.conf.Positional] = None
@@ -29,8 +31,18 @@ class TrainCommand:
     """Decides start weights, data order and crops; 0 by default."""
     epochs: int | None = None
     """Train for another number of epochs than the recipe says."""
+    model: str | None = None
+    """Folder of a pretrained BERT with its tokenizer (GLUE)."""
+    teacher: str | None = None
+    """Folder of the run whose network a student learns from (GLUE)."""
     eta: float | None = None
     """Another share for SURGE than the recipe says."""
+    align: float | None = None
+    """Another weight for SURGE's alignment loss than the recipe says."""
+    scores: Literal["softmax", "mse"] | None = None
+    """Loss of a single logit: BiT's, which is zero, or the squared error (STS-B)."""
+    teacher_dropout: bool = False
+    """Run the teacher with dropout, as BiT's public script does."""
     held_out: bool = False
     """Test on 10 % of the training set instead of the test set."""
     limit: int | None = None
@@ -56,7 +68,7 @@ class TrainCommand:
     save_every: float = 30.0
     """Seconds between checkpoints; 0 writes one after every epoch."""
     budget: str | None = None
-    """Stop cleanly after this time (90s, 9m, 2h)."""
+    """Stop cleanly after this time (90s, 9m, 2h); a new run on GLUE fits its schedule to it."""
     commit: str | None = None
     """Commit to record where there is no repository."""
     tensorboard: bool = False

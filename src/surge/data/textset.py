@@ -22,6 +22,8 @@ class TextSet:
     """Name of each label; empty for scores."""
     truncated: int = 0
     """How many sentences were too long and have lost their end."""
+    sections: tuple[tuple[str, int], ...] = ()
+    """Name and size of the parts that stand one after the other, where there are several."""
 
     def __post_init__(self) -> None:
         """Check shapes and types, so that a mistake shows here and not inside a kernel."""
@@ -46,8 +48,9 @@ class TextSet:
         return self.tokens.shape[2]
 
     def subset(self, indices: Tensor) -> "TextSet":
-        """Return the sentences at ``indices``, in that order (a copy)."""
-        return replace(self, tokens=self.tokens[indices], labels=self.labels[indices])
+        """Return the sentences at ``indices``, in that order and as one part (a copy)."""
+        tokens, labels = self.tokens[indices], self.labels[indices]
+        return replace(self, tokens=tokens, labels=labels, sections=())
 
 
 class TextLoader(ResidentLoader):

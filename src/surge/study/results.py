@@ -46,8 +46,11 @@ class Result:
 
 
 def data_name(recipe: Recipe) -> str:
-    """Say which images were trained and tested on."""
-    name = f"{recipe.data.name}, {'held out' if recipe.data.held_out else 'test set'}"
+    """Say which images or sentences were trained and tested on, and whose words they are."""
+    own = "test set" if recipe.data.length is None else "dev set"
+    name = f"{recipe.data.name}, {'held out' if recipe.data.held_out else own}"
+    if recipe.data.tokenizer:
+        name += f", {Path(recipe.data.tokenizer).name}"
     return name if recipe.data.limit is None else f"{name}, first {recipe.data.limit}"
 
 

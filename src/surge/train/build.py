@@ -10,10 +10,15 @@ from torch import nn
 from surge.compensation import Compensation, compensate_
 from surge.convert import binarize_
 from surge.data import Augmentation, ImageSet, ResidentLoader, hold_out, load_cifar10, load_digits
+from surge.data.textset import TextSet
 from surge.layers.hooks import binary_layers
 from surge.models import build_model
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
+from surge.train import text
 from surge.train.distributed import World
+
+Sets = tuple[ImageSet, ImageSet] | tuple[TextSet, TextSet]
+"""What is trained on and what is tested on."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,10 @@ class Parts:
     optimizer: torch.optim.Optimizer
 
 
-def load_sets(spec: DataSpec, root: Path) -> tuple[ImageSet, ImageSet]:
-    """Return the images to train on and the images to test on."""
+def load_sets(spec: DataSpec, root: Path) -> Sets:
+    """Return the images or sentences to train on and those to test on."""
+    if spec.length is not None:
+        return text.load_text_sets(spec, root)
     if spec.name == "digits":
         train, test = load_digits("train"), load_digits("test")
     else:
@@ -40,9 +47,11 @@ def load_sets(spec: DataSpec, root: Path) -> tuple[ImageSet, ImageSet]:
 
 
 def make_loaders(
-    recipe: Recipe, sets: tuple[ImageSet, ImageSet], seed: int, device: torch.device, world: World
+    recipe: Recipe, sets: Sets, seed: int, device: torch.device, world: World
 ) -> tuple[ResidentLoader, ResidentLoader]:
     """Put both sets on the device; all arms of one seed see the same order and crops."""
+    if isinstance(sets[0], TextSet):
+        return text.make_text_loaders(recipe, sets, seed, device, world)
     dtype = compute_dtype(recipe.train, device)
     layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
     train = ResidentLoader(
@@ -79,6 +88,8 @@ def build_network(
     recipe: Recipe, seed: int, example: torch.Tensor
 ) -> tuple[nn.Module, Compensation | None]:
     """Build the model on the CPU; its own weights depend on the seed alone, not on SURGE."""
+    if recipe.model.name == "bert":
+        return text.build_bert(recipe, seed, example)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = build_model(recipe.model.name, **recipe.model.options)
@@ -134,6 +145,8 @@ def make_optimizer(
     model: nn.Module, spec: TrainSpec, device: torch.device
 ) -> torch.optim.Optimizer:
     """Return the optimizer; on a GPU learning rates are tensors that a captured step reads."""
+    if spec.optimizer == "bertadam":
+        return text.make_bertadam(model, spec, device)
     on_gpu = device.type == "cuda"
     groups = parameter_groups(model, spec)
     for group in groups:

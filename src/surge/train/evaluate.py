@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from surge.data import ImageSet
-from surge.errors import CheckpointMismatchError
+from surge.errors import CheckpointMismatchError, ConfigError
 from surge.recipes.recipe import Recipe
 from surge.train.build import load_sets
 from surge.train.loop import LoopOptions, Trainer
@@ -72,6 +72,8 @@ def evaluate_run(path: Path, root: Path, device: torch.device) -> Evaluation:
             f"{path} holds no checkpoint yet. Train it with: surge train --resume {path}"
         )
     sets = load_sets(recipe.data, root)
+    if not isinstance(sets[1], ImageSet):
+        raise ConfigError(f"{recipe.name} has no images: score it with evaluate_text.")
     trainer = Trainer(
         recipe,
         sets,
@@ -89,6 +91,22 @@ def evaluate_run(path: Path, root: Path, device: torch.device) -> Evaluation:
         _confusion(trainer, sets[1]),
         tuple(notes),
     )
+
+
+def evaluate_text(path: Path, root: Path, device: torch.device) -> tuple[Trainer, dict[str, float]]:
+    """Score the newest checkpoint of a run on sentences; return the trainer and all metrics."""
+    folder, recipe, environment = RunFolder.open(path)
+    trainer = Trainer(
+        recipe,
+        load_sets(recipe.data, root),
+        seed=int(environment["seed"]),
+        device=device,
+        folder=folder,
+        options=LoopOptions(compiled=False, captured=False),
+    )
+    trainer.load()
+    value, _ = trainer.evaluate()
+    return trainer, {recipe.metric: value, **trainer.scores}
 
 
 def _confusion(trainer: Trainer, test: ImageSet) -> Tensor:

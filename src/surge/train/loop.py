@@ -3,28 +3,30 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from surge.data import EpochPlan, ImageSet
+from surge.data import EpochPlan
 from surge.errors import CheckpointMismatchError
+from surge.layers.elastic import elastic_parts, initialize_
 from surge.layers.hooks import on_epoch
 from surge.recipes.recipe import Recipe
 from surge.train import checkpoint
-from surge.train.build import Parts, build_parts, make_loaders, set_learning_rate
+from surge.train.build import Parts, Sets, build_parts, make_loaders, set_learning_rate
 from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
 from surge.train.dose import DoseMeter
 from surge.train.mode import choose_mode
 from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.run import RunFolder
-from surge.train.schedule import learning_rate, step_seed
+from surge.train.schedule import learning_rate, step_rate, step_seed
+from surge.train.scoring import TextTest, example_of, hit_name, make_test_step, objective_for
 from surge.train.search import first_bad_layer
-from surge.train.step import Criterion, TestStep, TrainStep
+from surge.train.step import Criterion, TrainStep
 from surge.train.watch import BitWatch, DivergedError, first_bad_state
 
 Row = dict[str, Any]
@@ -58,6 +60,8 @@ class Outcome:
     seconds: float
     mode: str
     """Which path the steps took: eager, compiled, captured."""
+    others: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Further metrics: at the end, and when the metric of the recipe was at its best."""
 
 
 class Trainer:
@@ -66,7 +70,7 @@ class Trainer:
     def __init__(
         self,
         recipe: Recipe,
-        sets: tuple[ImageSet, ImageSet],
+        sets: Sets,
         *,
         seed: int,
         device: torch.device,
@@ -81,27 +85,35 @@ class Trainer:
         self.sets, self.criterion = sets, criterion
         self.mode = choose_mode(device, self.world, self.options.compiled, self.options.captured)
         self.train_loader, self.test_loader = make_loaders(recipe, sets, seed, device, self.world)
-        example = torch.zeros(2, *sets[0].images.shape[1:])
+        example = example_of(sets[0])
         self.parts: Parts = build_parts(recipe, seed, device, example)
+        # All ranks take the levels of elastic methods from the whole first batch.
+        if any(elastic_parts(self.parts.model)):
+            first = self.train_loader.plan(0).part(0, self.train_loader.batch_size)
+            initialize_(self.parts.model, self.train_loader.fetch(first)[0])
         self.train_step = TrainStep(
             self.parts,
             wrapped(self.parts.model, self.world, device, compiled=self.mode.compiled),
             self.train_loader,
             recipe.train,
             criterion=criterion,
+            objective=objective_for(recipe, seed, device),
             compiled=self.mode.compiled and self.world.size == 1,
         )
-        self.test_step = TestStep(self.parts.model, self.test_loader, recipe.train)
+        self.test_step = make_test_step(recipe, self.parts.model, self.test_loader, sets[1])
         self.step: Callable[[EpochPlan, float], None] = self.train_step
         self.test: Callable[[EpochPlan], None] = self.test_step
         if self.mode.captured:
             self.step = Captured(self.train_step, self._state)
             self.test = Captured(self.test_step, lambda: [self.test_step.sums.values])
         self.meter: DoseMeter | None = None
-        if self.parts.compensation is not None and self.world.leads:
+        images = recipe.data.length is None  # a BERT has no clamps that could hold a dose back
+        if self.parts.compensation is not None and self.world.leads and images:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
         self.epoch, self.seconds = 0, 0.0
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
+        self.scores: dict[str, float] = {}
+        self.best_scores: dict[str, float] = {}
 
     def _state(self) -> list[Tensor]:
         model = self.parts.model
@@ -136,6 +148,7 @@ class Trainer:
         self.epoch, self.seconds = state["epoch"], state["seconds"]
         self.best, self.best_epoch = state["best"], state["best_epoch"]
         self.last = state["last"]
+        self.scores, self.best_scores = state.get("scores", ({}, {}))
         return passed
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
@@ -157,6 +170,7 @@ class Trainer:
             "best": self.best,
             "best_epoch": self.best_epoch,
             "last": self.last,
+            "scores": (self.scores, self.best_scores),
         }
         checkpoint.save(self.folder.checkpoints, state, self.epoch)
 
@@ -172,6 +186,7 @@ class Trainer:
             self.best_epoch,
             self.seconds,
             str(self.mode),
+            {name: (v, self.best_scores.get(name, v)) for name, v in self.scores.items()},
         )
 
     def _run(self, on_row: Callable[[Row], None] | None) -> None:
@@ -195,18 +210,18 @@ class Trainer:
     def _one_epoch(self, watch: BitWatch) -> Row:
         start = time.monotonic()
         rate = self.begin_epoch()
-        for part, weight in self.batches():
+        for number, (part, weight) in enumerate(self.batches(), start=self._steps_before()):
+            rate = self._rate_at(number, rate)
             self.step(part, weight)
+            if self._test_is_due(number + 1):
+                self._judge()
+                self.parts.model.train()
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
             raise self._diverged()
         if wants_recalibration(self.parts.model):
             self._recalibrate()
-        self.last, test_loss = self.evaluate()
-        if not math.isfinite(test_loss):
-            raise self._diverged()
-        if self.last > self.best:
-            self.best, self.best_epoch = self.last, self.epoch
+        test_loss = self._judge()
         seconds = time.monotonic() - start
         self.seconds += seconds
         row: Row = {
@@ -214,9 +229,10 @@ class Trainer:
             "seconds": round(seconds, 4),
             "lr": rate,
             "train_loss": loss / count,
-            "train_top1": 100 * hits / count,
+            f"train_{hit_name(self.recipe)}": 100 * hits / count,
             "test_loss": test_loss,
-            "test_top1": self.last,
+            f"test_{self.recipe.metric}": self.last,
+            **{f"test_{name}": value for name, value in self.scores.items()},
             "flips": watch.flipped(),
         }
         if self.parts.compensation is not None:
@@ -225,6 +241,33 @@ class Trainer:
             row |= self._delivered()
         self.epoch += 1
         return row
+
+    def _judge(self) -> float:
+        """Test, note what is best so far, and return the loss."""
+        self.last, loss = self.evaluate()
+        if not math.isfinite(loss):
+            raise self._diverged()
+        if self.last > self.best:
+            self.best, self.best_epoch, self.best_scores = self.last, self.epoch, self.scores
+        return loss
+
+    def _steps_before(self) -> int:
+        return self.epoch * len(self.train_loader)
+
+    def _rate_at(self, number: int, rate: float) -> float:
+        """Set and return the learning rate of a step, where every step has its own."""
+        spec = self.recipe.train
+        if spec.schedule != "steps":
+            return rate
+        steps = spec.steps or spec.epochs * len(self.train_loader)
+        rate = step_rate(spec, number, steps)
+        set_learning_rate(self.parts.optimizer, rate)
+        return rate
+
+    def _test_is_due(self, done: int) -> bool:
+        every, epoch = self.recipe.train.test_every, len(self.train_loader)
+        last = done % epoch == 0 or done == self.recipe.train.steps
+        return every is not None and done % every == 0 and not last
 
     def begin_epoch(self) -> float:
         """Set all schedules of this epoch and return its learning rate.
@@ -243,7 +286,9 @@ class Trainer:
         """Yield this rank's part of every batch of the epoch, and the weight of its loss."""
         loader = self.train_loader
         plan = loader.plan(self.epoch)
-        for index in range(len(loader)):
+        steps = self.recipe.train.steps
+        left = len(loader) if steps is None else min(len(loader), steps - self._steps_before())
+        for index in range(left):
             part = plan.part(*loader.bounds(index))
             whole = min(loader.batch_size, len(plan) - index * loader.batch_size)
             yield part, len(part) * self.world.size / whole
@@ -276,7 +321,7 @@ class Trainer:
         )
 
     def evaluate(self) -> tuple[float, float]:
-        """Return (accuracy in percent, loss) on the test images."""
+        """Return (the recipe's metric in percent, loss) on what is tested on."""
         self.parts.model.eval()
         plan = self.test_loader.plan(0)
         for index in range(len(self.test_loader)):
@@ -284,4 +329,8 @@ class Trainer:
             if len(part):  # a small last batch may leave nothing for some rank
                 self.test(part)
         loss, hits, count, _ = self.test_step.sums.read()
-        return 100 * hits / count, loss / count
+        if not isinstance(self.test_step, TextTest):
+            return 100 * hits / count, loss / count
+        self.scores = self.test_step.scores()
+        # The first metric decides, and is reported by its own name.
+        return self.scores.pop(self.recipe.metric), loss / count

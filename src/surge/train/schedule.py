@@ -5,6 +5,9 @@ import math
 
 from surge.recipes.recipe import TrainSpec
 
+WARM_SHARE = 0.1
+"""Share of all steps in which the learning rate of the schedule ``steps`` climbs."""
+
 
 def learning_rate(spec: TrainSpec, epoch: int) -> float:
     """Return the learning rate of ``epoch`` (from 0), as the authors of ReCU step it.
@@ -24,6 +27,18 @@ def learning_rate(spec: TrainSpec, epoch: int) -> float:
     if spec.schedule == "linear":
         return spec.lr * (1 - progress)
     return spec.lr
+
+
+def step_rate(spec: TrainSpec, step: int, steps: int) -> float:
+    """Return the learning rate of ``step`` (from 0) of ``steps``, as BertAdam sets it.
+
+    From 0 up over the first tenth, then straight down, which would reach 0 one step after the last.
+
+    >>> [round(step_rate(TrainSpec(lr=1.0), s, 20), 3) for s in (0, 1, 2, 11, 19)]
+    [0.0, 0.5, 1.0, 0.5, 0.056]
+    """
+    done = step / steps
+    return spec.lr * (done / WARM_SHARE if done < WARM_SHARE else (1 - done) / (1 - WARM_SHARE))
 
 
 def step_seed(seed: int, epoch: int, rank: int) -> int:

@@ -6,7 +6,7 @@ captured in a CUDA graph; sums of loss and hits stay on the device until an epoc
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +28,40 @@ def cross_entropy(smoothing: float) -> Criterion:
         return F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
 
     return criterion
+
+
+class Objective(Protocol):
+    """What a step minimises and what it counts: images have labels, sentences also teachers."""
+
+    def outputs(self, network: nn.Module, inputs: Tensor) -> Any:
+        """Run the network, inside the precision context."""
+
+    def loss(self, outputs: Any, labels: Tensor, inputs: Tensor) -> Tensor:
+        """Return the data loss."""
+
+    def hits(self, outputs: Any, labels: Tensor) -> Tensor:
+        """Return how many answers are right."""
+
+
+class ImageObjective:
+    """A criterion on the logits."""
+
+    def __init__(self, criterion: Criterion) -> None:
+        """Hold the criterion."""
+        self.criterion = criterion
+
+    def outputs(self, network: nn.Module, inputs: Tensor) -> Any:
+        """Return logits."""
+        return network(inputs)
+
+    def loss(self, outputs: Any, labels: Tensor, inputs: Tensor) -> Tensor:
+        """Apply the criterion."""
+        return self.criterion(outputs, labels, inputs)
+
+    def hits(self, outputs: Any, labels: Tensor) -> Tensor:
+        """Count largest logits that stand at the label."""
+        right: Tensor = outputs.argmax(dim=1) == labels
+        return right.sum()
 
 
 def compiled_step(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,11 +106,13 @@ class TrainStep:
         spec: TrainSpec,
         *,
         criterion: Criterion | None = None,
+        objective: Objective | None = None,
         compiled: bool = False,
     ) -> None:
         """``network`` is the model, or the model inside its data-parallel wrapper."""
         self.parts, self.network, self.loader, self.spec = parts, network, loader, spec
-        self.criterion = criterion or cross_entropy(spec.label_smoothing)
+        plain = ImageObjective(criterion or cross_entropy(spec.label_smoothing))
+        self.objective: Objective = objective or plain
         self.dtype = compute_dtype(spec, loader.device)
         self.sums = Sums(loader.device)
         self._forward = compiled_step(self.forward) if compiled else self.forward
@@ -90,11 +126,11 @@ class TrainStep:
         """Make the batch; return the loss to minimise, the data loss, and the hits."""
         images, labels = self.loader.fetch(part)
         with self.autocast():
-            logits = network(images)
-        loss = self.criterion(logits, labels, images)
+            outputs = self.objective.outputs(network, images)
+        loss = self.objective.loss(outputs, labels, images)
         extra = extra_loss(self.parts.model)
         total = loss if extra is None else loss + extra
-        return total, loss, (logits.argmax(dim=1) == labels).sum()
+        return total, loss, self.objective.hits(outputs, labels)
 
     def forward(
         self, permutation: Tensor, offsets: Tensor, flips: Tensor

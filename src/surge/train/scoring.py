@@ -1,0 +1,81 @@
+"""Tests on sentences: all logits stay on the device until the last batch, then they are judged."""
+
+import torch
+from torch import Tensor, nn
+
+from surge.data import EpochPlan, ImageSet, ResidentLoader
+from surge.data.glue import Task, get_task
+from surge.data.glue_metrics import score
+from surge.data.textset import TextSet
+from surge.recipes.recipe import Recipe, TrainSpec
+from surge.train import text
+from surge.train.distill import label_loss
+from surge.train.step import Objective, TestStep
+
+SHORT = {"dev_mismatched": "-mm"}
+"""What is added to the metrics of a part that does not decide."""
+
+
+class TextTest(TestStep):
+    """Collects the logits of a test set, and its loss."""
+
+    def __init__(
+        self, model: nn.Module, loader: ResidentLoader, spec: TrainSpec, task: Task, tested: TextSet
+    ) -> None:
+        """Make room for all logits."""
+        super().__init__(model, loader, spec)
+        self.task, self.sections = task, tested.sections or (("", len(tested)),)
+        self.labels = tested.labels.double().numpy()
+        self.logits = torch.zeros(len(tested), task.outputs, device=loader.device)
+
+    def __call__(self, part: EpochPlan) -> None:
+        """Keep the logits of one batch; the model must be in eval mode."""
+        logits, labels = self.predict(part)
+        self.logits.index_copy_(0, part.permutation, logits.to(self.logits.dtype))
+        self.sums.add(label_loss(logits, labels), torch.zeros_like(labels[0]), len(part))
+
+    def scores(self) -> dict[str, float]:
+        """Return every metric of every part, in percent; the first one decides."""
+        logits = self._gathered().double().cpu().numpy()
+        found, start = {}, 0
+        for name, count in self.sections:
+            window = slice(start, start + count)
+            for metric in self.task.metrics:
+                value = score(metric, logits[window], self.labels[window])
+                found[metric + SHORT.get(name, "")] = value
+            start += count
+        return found
+
+    def _gathered(self) -> Tensor:
+        """Return the logits of all ranks; a rank's own are all it has ever written."""
+        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+            return self.logits
+        total = self.logits.clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+
+def example_of(first: ImageSet | TextSet) -> Tensor:
+    """Return a small batch for a dry run."""
+    if isinstance(first, TextSet):
+        return first.tokens[:2].long()
+    return torch.zeros(2, *first.images.shape[1:])
+
+
+def objective_for(recipe: Recipe, seed: int, device: torch.device) -> Objective | None:
+    """Return what sentences are trained for, with their teacher; None for images."""
+    return None if recipe.data.length is None else text.objective_of(recipe, seed, device)
+
+
+def make_test_step(
+    recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: ImageSet | TextSet
+) -> TestStep:
+    """Return the step that tests one batch."""
+    if isinstance(tested, TextSet):
+        return TextTest(model, loader, recipe.train, get_task(recipe.data.name), tested)
+    return TestStep(model, loader, recipe.train)
+
+
+def hit_name(recipe: Recipe) -> str:
+    """Return what the share of right answers in training is called."""
+    return "top1" if recipe.data.length is None else "accuracy"
