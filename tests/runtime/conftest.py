@@ -21,4 +21,4 @@ def classify(engine):
 @pytest.fixture(scope="session")
 def sanitized():
     """The C example, built with AddressSanitizer and UBSan."""
-    return build("runtime-sanitized", "-DSURGE_SANITIZE=ON") / "classify"
+    return build("runtime-sanitized", "-DSURGE_SANITIZE=ON", "-DSURGE_FUZZ=ON") / "classify"

@@ -1,6 +1,7 @@
 """Run in a process of its own: feed damaged and hostile files to the engine.
 
-Usage: damage.py MODE FILE, with SURGE_RUNTIME_LIBRARY set. Prints how many files were refused.
+Usage: damage.py MODE COUNT FILE, with SURGE_RUNTIME_LIBRARY set. Prints how many files were
+refused, and how many there were.
 """
 
 import copy
@@ -17,8 +18,6 @@ from safetensors.numpy import load, save
 
 HOSTILE = (0, -1, 1, 2, 3, 7, 64, 2**16, 2**28, 2**31, 2**40, 2**63, 1e300, 0.5, "x", [], None)
 LARGEST_RUN = 2**22
-FLIPS = 2000
-GRAPHS = 400
 
 
 def refused(content):
@@ -34,27 +33,27 @@ def refused(content):
     return 0
 
 
-def truncations(content):
+def truncations(content, _count):
     for length in range(len(content)):
         yield content[:length]
     yield content + b"\0"
 
 
-def flips(content):
+def flips(content, count):
     choose = random.Random(0)
-    for _ in range(FLIPS):
+    for _ in range(count):
         damaged = bytearray(content)
         damaged[choose.randrange(len(content))] ^= 1 << choose.randrange(8)
         yield bytes(damaged)
 
 
-def graphs(content):
+def graphs(content, count):
     """Files with a right checksum whose graph was changed at one place."""
     arrays = load(content)
-    with safe_open(sys.argv[2], "numpy") as file:
+    with safe_open(sys.argv[3], "numpy") as file:
         graph = json.loads(file.metadata()["graph"])
     choose = random.Random(0)
-    for _ in range(GRAPHS):
+    for _ in range(count):
         changed = copy.deepcopy(graph)
         places = list(leaves(changed))
         holder, key = choose.choice(places)
@@ -88,9 +87,9 @@ def leaves(value):
 
 
 if __name__ == "__main__":
-    original = Path(sys.argv[2]).read_bytes()
+    mode, count, path = sys.argv[1:]
+    original = Path(path).read_bytes()
     assert refused(original) == 0
-    tried = list(
-        {"truncations": truncations, "flips": flips, "graphs": graphs}[sys.argv[1]](original)
-    )
-    print(sum(map(refused, tried)), len(tried))
+    kinds = {"truncations": truncations, "flips": flips, "graphs": graphs}
+    results = [refused(content) for content in kinds[mode](original, int(count))]
+    print(sum(results), len(results))

@@ -6,26 +6,23 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from surge.export import pack
-from tests.nets import cnn
 from tests.runtime.building import BUILD, RUNTIME
+from tests.runtime.seeds import write_seeds
 
 SCRIPT = Path(__file__).with_name("damage.py")
+FLIPS = 10_000
 
 
 @pytest.fixture(scope="module")
-def small_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("damage") / "small.surge"
-    pack(cnn("reactnet"), torch.zeros(1, 2, 6, 6), path)
-    return path
+def seeds(tmp_path_factory):
+    return write_seeds(tmp_path_factory.mktemp("seeds"))
 
 
 def count_refused(mode, path, library, **environment):
     """Run the script in its own process and return (refused, tried)."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), mode, str(path)],
+        [sys.executable, str(SCRIPT), *mode.split(), str(path)],
         capture_output=True,
         text=True,
         env={
@@ -39,10 +36,10 @@ def count_refused(mode, path, library, **environment):
     return tuple(int(word) for word in done.stdout.split())
 
 
-@pytest.mark.parametrize("mode", ["truncations", "flips"])
-def test_damaged_file_is_always_refused(engine, small_file, mode):
-    refused, tried = count_refused(mode, small_file, BUILD / "runtime" / "libsurge_runtime.so")
-    assert refused == tried
+@pytest.mark.parametrize("mode", ["truncations 0", f"flips {FLIPS}"])
+def test_damaged_file_is_always_refused(engine, seeds, mode):
+    refused, tried = count_refused(mode, seeds[0], BUILD / "runtime" / "libsurge_runtime.so")
+    assert refused == tried >= 1000
 
 
 def preloaded(*names):
@@ -54,12 +51,45 @@ def preloaded(*names):
     return " ".join(path.strip() for path in found)
 
 
-def test_hostile_graph_is_refused_or_runs_under_sanitizers(sanitized, small_file):
-    refused, tried = count_refused(
-        "graphs",
-        small_file,
+def under_sanitizers(sanitized, mode, path):
+    return count_refused(
+        mode,
+        path,
         sanitized.parent / "libsurge_runtime.so",
         LD_PRELOAD=preloaded("libasan.so", "libstdc++.so"),
         ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1",
     )
+
+
+def test_damaged_file_is_refused_under_sanitizers(sanitized, seeds):
+    refused, tried = under_sanitizers(sanitized, f"flips {FLIPS}", seeds[0])
+    assert refused == tried == FLIPS
+
+
+@pytest.mark.parametrize("index", range(7))
+def test_hostile_graph_is_refused_or_runs_under_sanitizers(sanitized, seeds, index):
+    refused, tried = under_sanitizers(sanitized, "graphs 150", seeds[index])
     assert tried > refused > tried // 2
+
+
+def fuzz(sanitized, seeds, seconds, seed):
+    """Return what the fuzzer prints; it must end by itself, without a finding."""
+    done = subprocess.run(
+        [str(sanitized.parent / "fuzz"), str(seconds), str(seed), *map(str, seeds)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "ASAN_OPTIONS": "allocator_may_return_null=1"},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return [int(word) for word in done.stdout.split() if word.isdigit()]
+
+
+def test_fuzzer_finds_nothing_in_a_few_seconds(sanitized, seeds):
+    tried, ran = fuzz(sanitized, seeds, 3, 0)
+    assert tried > ran > 0
+
+
+@pytest.mark.slow
+def test_fuzzer_finds_nothing_in_ten_minutes(sanitized, seeds):
+    tried, ran = fuzz(sanitized, seeds, 600, 1)
+    assert tried > 10_000 and ran > 100

@@ -1,0 +1,56 @@
+"""Small files that together use every operator of the format."""
+
+import torch
+from torch import nn
+
+import surge
+from surge.export import pack
+from tests.export.packing import settle
+from tests.nets import binarized, cnn
+
+PIXELS = {"mean": [0.4, 0.5], "std": [0.2, 0.3], "maximum": 255}
+
+
+class Residual(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return torch.cat([self.inner(x) + x, x], dim=1)[:, :, ::2, ::2]
+
+
+def images(method, **options):
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.MaxPool2d(3, 2, 1)]
+    layers += [Residual(nn.Conv2d(4, 4, 3, padding=1, bias=False)), surge.RPReLU(8)]
+    layers += [nn.Conv2d(8, 12, 3, groups=2, padding=1, bias=False), nn.MaxPool2d(2)]
+    layers += [nn.BatchNorm2d(12), nn.Hardtanh(), nn.Conv2d(12, 5, 1, bias=False)]
+    layers += [nn.BatchNorm2d(5), nn.ReLU(), nn.AvgPool2d(1), nn.Flatten(), nn.Linear(5, 3)]
+    return settle(binarized(nn.Sequential(*layers), method, **options), torch.randn(4, 2, 8, 8))
+
+
+def sequences(method):
+    torch.manual_seed(0)
+    layers = [nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.Conv1d(4, 5, 3, padding=1), nn.PReLU()]
+    layers += [nn.Flatten(), nn.Linear(20, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)]
+    return settle(binarized(nn.Sequential(*layers), method), torch.randn(4, 3, 6))
+
+
+def write_seeds(folder):
+    """Write the files and return their paths."""
+    picture, row = torch.zeros(1, 2, 8, 8), torch.zeros(1, 3, 6)
+    made = {
+        "reactnet": (images("reactnet"), picture, {"rest": "int8", "preprocessing": PIXELS}),
+        "rbnn": (images("rbnn"), picture, {"rest": "fp16"}),
+        "xnor": (images("xnor"), picture, {}),
+        "few-bits": (images("dorefa", weight_bits=3, input_bits=2), picture, {}),
+        "adabin": (images("adabin"), picture, {}),
+        "sequences": (sequences("tbn"), row, {}),
+        "cnn": (cnn("bnn").eval(), torch.zeros(1, 2, 6, 6), {}),
+    }
+    paths = []
+    for name, (model, example, options) in made.items():
+        paths.append(folder / f"{name}.surge")
+        pack(model, example, paths[-1], **options)
+    return paths
