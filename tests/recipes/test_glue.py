@@ -68,10 +68,14 @@ def test_placed_names_the_folders(tmp_path):
     "name, folders, words",
     [
         ("glue-rte-bit", {}, "needs a pretrained BERT.*--model"),
-        ("glue-rte-bit", {"model": "m"}, "surge train glue-rte-teacher --model m.*--teacher RUN"),
+        (
+            "glue-rte-bit",
+            {"model": "m"},
+            "surge train glue-rte-teacher --model .*m. and.*--teacher RUN",
+        ),
         ("glue-rte-teacher", {"model": "m", "teacher": "t"}, "drop --teacher"),
         ("digits-cnn-bnn", {"model": "m"}, "takes no --model"),
-        ("digits-cnn-bnn", {"teacher": "m"}, "takes no --teacher"),
+        ("digits-cnn-bnn", {"teacher": "m"}, "learns from labels alone; drop --teacher"),
     ],
 )
 def test_missing_and_needless_folders_are_refused(name, folders, words):

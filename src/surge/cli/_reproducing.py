@@ -18,10 +18,11 @@ from surge.cli._training import (
 from surge.data import resolve_root
 from surge.errors import CheckpointMismatchError
 from surge.recipes import get_recipe, list_recipes, overridden
+from surge.recipes.glue import teacher_of, with_model, with_teacher
 from surge.recipes.recipe import Recipe
 from surge.study import results
-from surge.study.queue import Job, fitting, missing
-from surge.study.tables import make_rows, markdown
+from surge.study.queue import Job, fitting, folder_of, missing
+from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets
 from surge.train.loop import LoopOptions
 from surge.train.run import RunFolder, hardware
@@ -42,7 +43,17 @@ def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
     if command.rows:
         names = [f"{command.table}-{row}" for row in command.rows]
     changes = changes_of(command, OVERRIDES)
-    return [overridden(get_recipe(name), changes) for name in names]
+    recipes = [get_recipe(name) for name in names]
+    taught = dict.fromkeys(teacher_of(recipe) for recipe in recipes if recipe.distill)
+    first = [_teacher(name, changes) for name in taught]
+    known = {recipe.name for recipe in first}
+    rest = [overridden(recipe, changes) for recipe in recipes if recipe.name not in known]
+    return [with_model(recipe, command.model) for recipe in (*first, *rest)]
+
+
+def _teacher(name: str, changes: dict[str, Any]) -> Recipe:
+    """Return the recipe of a teacher, who is trained in full however short its students are."""
+    return overridden(get_recipe(name), {k: v for k, v in changes.items() if k != "epochs"})
 
 
 def reproduce(command: ReproduceCommand, console: Console) -> int:
@@ -50,11 +61,22 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
 
     Returns the number of runs that diverged.
     """
+    if command.table_only and command.table == "glue" and command.model is None:
+        return _print_stored(command, console)
     recipes = chosen_recipes(command)
     failed = 0 if command.table_only else _work(command, recipes, console)
     stored = results.read(command.results, command.table)
     console.print(markdown(make_rows(recipes, stored)), soft_wrap=True, markup=False)
     return failed
+
+
+def _print_stored(command: ReproduceCommand, console: Console) -> int:
+    """Print the rows of every network that is stored, each by the metric that decides."""
+    wanted = {name: get_recipe(name).metric for name in list_recipes(command.table)}
+    stored = results.read(command.results, command.table)
+    kept = [r for r in stored if wanted.get(r.recipe, r.metric) == r.metric]
+    console.print(markdown(stored_rows(kept)), soft_wrap=True, markup=False)
+    return 0
 
 
 def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) -> int:
@@ -69,6 +91,7 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     failed = 0
     for job in fitting(jobs, stored, hardware(device), deadline):
         sets = load(job.recipe.data)
+        job = _with_teacher(job, recipes, command)
         folder, environment = _folder_of(job, command, device)
         try:
             outcome = run_in(folder, job.recipe, sets, environment, device, options, console)
@@ -80,6 +103,21 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
         if result is not None:
             stored.append(result)
     return failed
+
+
+def _with_teacher(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> Job:
+    """Return a job of a student with the run of its teacher, which must be there."""
+    if job.recipe.distill is None:
+        return job
+    teacher = next(recipe for recipe in recipes if recipe.name == teacher_of(job.recipe))
+    path = folder_of(teacher, job.seed, command.runs)
+    if not RunFolder(path).begun:
+        raise CheckpointMismatchError(
+            f"{job.recipe.name}, seed {job.seed} learns from {path}, which holds no checkpoint. "
+            f"Train it with: surge train {teacher.name} --model {command.model} --seed {job.seed} "
+            f"--out {path}"
+        )
+    return replace(job, recipe=with_teacher(job.recipe, str(path)))
 
 
 def _folder_of(

@@ -41,8 +41,11 @@ class EvaluateCommand:
         from surge.study import confusion, figures
         from surge.study.results import data_name
         from surge.train.evaluate import evaluate_run
+        from surge.train.run import RunFolder
 
         root = resolve_root(self.data, os.environ)
+        if RunFolder.open(self.run_folder)[1].data.length is not None:
+            return self._score(console, root)
         found = evaluate_run(self.run_folder, root, choose_device(self.device))
         for note in found.notes:
             console.print(note, style="yellow", markup=False, soft_wrap=True)
@@ -59,6 +62,27 @@ class EvaluateCommand:
         path = self.run_folder / "figures" / "confusion.png"
         for written in figures.save(figure, found.rows(), path):
             console.print(f"wrote {written}", markup=False, soft_wrap=True)
+        return 0
+
+    def _score(self, console: Console, root: Path) -> int:
+        """Print the metrics of a run on sentences."""
+        from surge.cli._training import choose_device
+        from surge.study.results import data_name
+        from surge.train.evaluate import evaluate_text
+
+        trainer, scores = evaluate_text(self.run_folder, root, choose_device(self.device))
+        recipe = trainer.recipe
+        rows: list[dict[str, object]] = [
+            {"metric": name, "percent": f"{value:.2f}"} for name, value in scores.items()
+        ]
+        print_table(console, rows, title=f"{recipe.name}, seed {trainer.seed}")
+        console.print(
+            f"{len(trainer.sets[1])} examples ({data_name(recipe)}), after epoch {trainer.epoch} "
+            f"of {recipe.train.epochs}",
+            style="bold",
+            markup=False,
+            soft_wrap=True,
+        )
         return 0
 
 

@@ -20,12 +20,15 @@ class ReproduceCommand:
         surge reproduce digits
         surge reproduce cifar10 --rows resnet20-recu resnet20-recu-surge --seeds 0 1 2 --budget 9m
         surge reproduce cifar10 --table-only
+        surge reproduce glue --model bert --rows mrpc-bit mrpc-bit-surge --seeds 0 --budget 9m
     """
 
     table: Annotated[str, tyro.conf.Positional]
-    """digits, cifar10, common."""
+    """digits, cifar10, common, glue."""
     rows: tuple[str, ...] = ()
     """Rows to run, also <row>-surge-<variant>; all rows of the table by default."""
+    model: str | None = None
+    """Folder of a pretrained BERT with its tokenizer (GLUE)."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds to run; every row of a seed starts from the same weights and sees the same data."""
     epochs: int | None = None

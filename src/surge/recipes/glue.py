@@ -104,10 +104,14 @@ def _rows(task: str) -> list[Recipe]:
 
 def placed(recipe: Recipe, *, model: str | None, teacher: str | None) -> Recipe:
     """Return the recipe with the folders it needs: a pretrained BERT, and a teacher's run."""
+    return with_teacher(with_model(recipe, model), teacher)
+
+
+def with_model(recipe: Recipe, model: str | None) -> Recipe:
+    """Return the recipe with the folder of a pretrained BERT, which rows of GLUE need."""
     if recipe.model.name != "bert":
-        for option, value in (("--model", model), ("--teacher", teacher)):
-            if value is not None:
-                raise ConfigError(f"{recipe.name} takes no {option}; only rows of GLUE do.")
+        if model is not None:
+            raise ConfigError(f"{recipe.name} takes no --model; only rows of GLUE do.")
         return recipe
     if model is None:
         raise ConfigError(
@@ -115,23 +119,33 @@ def placed(recipe: Recipe, *, model: str | None, teacher: str | None) -> Recipe:
             "(config.json, weights, tokenizer)."
         )
     folder = str(Path(model).expanduser().resolve())
-    recipe = replace(
+    options = {**recipe.model.options, "path": folder}
+    return replace(
         recipe,
-        model=replace(recipe.model, options={**recipe.model.options, "path": folder}),
+        model=replace(recipe.model, options=options),
         data=replace(recipe.data, tokenizer=folder),
     )
+
+
+def with_teacher(recipe: Recipe, teacher: str | None) -> Recipe:
+    """Return the recipe with the folder of its teacher's run, which students need."""
     if recipe.distill is None:
         if teacher is not None:
             raise ConfigError(f"{recipe.name} learns from labels alone; drop --teacher.")
         return recipe
     if teacher is None:
+        model = recipe.model.options.get("path", "DIR")
         raise ConfigError(
             f"{recipe.name} learns from a teacher: train one with `surge train "
-            f"glue-{recipe.data.name}-teacher --model {model}` and name its folder with "
-            "--teacher RUN."
+            f"{teacher_of(recipe)} --model {model}` and name its folder with --teacher RUN."
         )
     run = str(Path(teacher).expanduser().resolve())
     return replace(recipe, distill=replace(recipe.distill, teacher=run))
+
+
+def teacher_of(recipe: Recipe) -> str:
+    """Return the name of the recipe that trains a student's teacher."""
+    return f"{recipe.table}-{recipe.data.name}-teacher"
 
 
 RECIPES = tuple(recipe for task in SCHEDULES for recipe in _rows(task))

@@ -24,6 +24,12 @@ class Job:
         return RunFolder(self.folder).begun
 
 
+def folder_of(recipe: Recipe, seed: int, runs: Path) -> Path:
+    """Return where the run of a recipe and a seed is kept."""
+    name = f"{recipe.name}-{recipe.train.epochs}ep{'-val' * recipe.data.held_out}"
+    return runs / f"{name}-seed{seed}"
+
+
 def missing(
     recipes: Sequence[Recipe], seeds: Sequence[int], results: Sequence[Result], runs: Path
 ) -> list[Job]:
@@ -41,8 +47,7 @@ def missing(
                 setting="",
             )
             if not stored:
-                name = f"{recipe.name}-{recipe.train.epochs}ep{'-val' * recipe.data.held_out}"
-                jobs.append(Job(recipe, seed, runs / f"{name}-seed{seed}"))
+                jobs.append(Job(recipe, seed, folder_of(recipe, seed, runs)))
     return sorted(jobs, key=lambda job: not job.begun)
 
 
