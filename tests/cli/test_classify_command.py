@@ -123,6 +123,14 @@ def test_a_network_of_vectors_is_refused(engine, tmp_path, capsys):
     assert "takes inputs of (4,), not pictures" in capsys.readouterr().err
 
 
+def test_a_damaged_file_is_one_sentence(engine, tmp_path, capsys):
+    path = tmp_path / "torn.surge"
+    path.write_bytes(pretrained_path("resnet20-cifar10").read_bytes()[:1000])
+    assert main(["classify", "x.png", "--model", str(path)]) == 2
+    captured = capsys.readouterr().err
+    assert "torn.surge" in captured and captured.count("\n") == 1
+
+
 def test_missing_pillow_is_one_sentence(engine, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "PIL", None)
     assert main(["classify", "x.png"]) == 2

@@ -19,6 +19,7 @@ from surge.cli import main
 from surge.errors import SurgeError
 from surge.study import toy_figures
 from surge.study.demo import ARMS
+from tests.runtime.building import import_engine
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -40,6 +41,7 @@ def one_picture(monkeypatch):
 
 
 def test_demo_makes_one_page_with_the_numbers(tmp_path, capsys, one_picture):
+    engine = import_engine()
     out = tmp_path / "out"
     threads = torch.get_num_threads()
     assert demo(out, "--workers", "1") == 0
@@ -56,6 +58,11 @@ def test_demo_makes_one_page_with_the_numbers(tmp_path, capsys, one_picture):
     for claim in json.loads((out / "toy" / "claims.json").read_text()):
         assert f"{claim['difference']:+.4f} [{claim['low']:+.4f}, {claim['high']:+.4f}]" in text
     assert not (tmp_path / "results").exists()
+    packed = out / "digits" / "recu.surge"
+    assert engine.load(packed).metadata("method") == "recu"
+    size = f"{packed.stat().st_size:,}"
+    assert f"takes {size} bytes" in printed and f"takes {size} bytes" in text
+    assert f"it scores {found['cnn-recu']:.2f} %" in text
 
     # Again, two at a time: the old runs are replaced, and the numbers are the same.
     recipes = demonstrating.demo.digits_recipes(2)[:2]

@@ -3,17 +3,20 @@
 import shutil
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from surge.errors import ConfigError, MissingDependencyError
-from surge.study import demo, demo_page, toy
+from surge.study import demo, demo_engine, demo_page, toy
 from surge.study.demo import check_ready, digits_recipes, digits_rows, paired, spread
+from surge.study.demo_engine import Served, Shipping
 from surge.study.learning import Run
 from surge.study.report import Badge, Section, Table, Tiles, render
 from surge.study.statistics import estimate
 from surge.study.tables import TableRow
+from surge.study.timing import Timing
 from surge.study.toy_claims import judge
 
 Usage = namedtuple("Usage", "total used free")
@@ -24,7 +27,23 @@ def table_row(row, last, difference=None):
     return TableRow(row, 20, "digits", None, estimate(last), estimate(last), pairs)
 
 
-def findings():
+def served(name, size, micros):
+    return Served(name, size, 97.5, Timing((micros / 1e6,) * 3))
+
+
+SHIPPING = Shipping(
+    (
+        served("Float in torch", 115_368, 160.0),
+        served("Float in onnxruntime", 132_998, 24.0),
+        served("Binary, packed", 11_552, 12.0),
+    ),
+    Path("out/recu.surge"),
+    97.49,
+    359,
+)
+
+
+def findings(shipping=SHIPPING):
     options = toy.ToyOptions(seeds=2, steps=40, inputs=2, hidden=5)
     logs = toy.run_study(options)
     metrics = [{"test_top1": 90.0 + n, "train_loss": 1.0, "flips": 1.0} for n in range(3)]
@@ -49,6 +68,7 @@ def findings():
         },
         workers=2,
         seconds=61.4,
+        shipping=shipping,
     )
 
 
@@ -149,3 +169,24 @@ def test_page_names_its_command_and_environment(sections):
     for words in ("surge demo --out &lt;here&gt;", "abc with changes", "a CPU", "61 s in all"):
         assert words in text
     assert "2 runs at a time" in text and not [w for w in ("http:", "https:") if w in text]
+
+
+def test_page_shows_the_packed_network_beside_float(sections):
+    (tiles,) = blocks(sections, "At a glance", Tiles)
+    assert tiles.tiles["smaller as a file than float"] == "11.5 ×"
+    assert tiles.tiles["as fast as the faster float"] == "2.0 ×"
+    (table,) = blocks(sections, "As one file", Table)
+    assert [row["bytes"] for row in table.rows] == ["115,368", "132,998", "11,552"]
+    said = render("title", [section for section in sections if section.title == "As one file"])
+    assert "2.0 times as fast as the faster of the float ones" in said
+    assert "97.50 % against 97.49 % in torch" in said
+    assert "surge bench infer out/recu.surge" in said
+
+
+def test_page_says_when_the_packed_network_is_slower_or_was_not_run():
+    slow = replace(SHIPPING, served=(*SHIPPING.served[:2], served("Binary, packed", 11_552, 48.0)))
+    assert "2.0 times slower than the faster of the float ones" in demo_engine.sentence(slow)
+    none = Shipping(path=Path("x.surge"), missing="load_packed needs the engine: pip install ...")
+    assert "was written but not run: load_packed needs the engine" in demo_engine.sentence(none)
+    blocks_without = demo_page._shipping(none)
+    assert not [block for block in blocks_without if isinstance(block, Table)]

@@ -71,8 +71,10 @@ def classify(command: ClassifyCommand, console: Console) -> int:
 def _load(name: str, threads: int) -> Any:
     """Load a shipped network by name, or a packed file."""
     is_file = name.endswith(".surge") or Path(name).is_file()
-    model = load_packed(Path(name) if is_file else pretrained_path(name), threads=threads)
-    return model
+    try:
+        return load_packed(Path(name) if is_file else pretrained_path(name), threads=threads)
+    except ValueError as error:  # the engine's word for a damaged file, or threads=0
+        raise ConfigError(str(error)) from error
 
 
 def _input_shape(model: Any, name: str) -> tuple[int, int, int]:

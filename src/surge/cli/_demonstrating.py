@@ -18,11 +18,13 @@ from rich.console import Console
 
 from surge.cli._training import conclude, environment_of, run_in
 from surge.cli.console import print_table, progress
+from surge.cli.export import load_run
 from surge.cli.toy import toy_study
+from surge.data import load_digits
 from surge.errors import ConfigError, SurgeError
 from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
-from surge.study import demo, demo_page, figures, learning, results
+from surge.study import demo, demo_engine, demo_page, figures, learning, results
 from surge.study.queue import Job, missing
 from surge.study.report import write_report
 from surge.study.tables import TableRow, make_rows
@@ -52,6 +54,7 @@ def demonstrate(command: DemoCommand, console: Console) -> Path:
     recipes = demo.digits_recipes(2 if command.quick else None)
     seeds = (0,) if command.quick else (0, 1, 2)
     table, runs = digits_study(recipes, seeds, command.out, workers, console)
+    shipping = ship_digits(recipes, command.out, console, quick=command.quick)
     environment = environment_of(CPU, 0, None, {})
     report, cost = demo.example_network()
     found = demo_page.Findings(
@@ -65,6 +68,7 @@ def demonstrate(command: DemoCommand, console: Console) -> Path:
         environment=environment,
         workers=workers,
         seconds=time.monotonic() - begun,
+        shipping=shipping,
     )
     page = write_report(
         command.out / "report.html",
@@ -113,6 +117,28 @@ def digits_study(
     rows = learning.make_rows(runs)
     figures.save(learning.draw(rows), rows, out / "digits" / "learning.png")
     return table, runs
+
+
+def ship_digits(
+    recipes: Sequence[Recipe], out: Path, console: Console, *, quick: bool
+) -> demo_engine.Shipping:
+    """Pack the trained ReCU network of seed 0, run it in the engine, print it beside float."""
+    folders = {job.recipe.row: job.folder for job in missing(recipes, (0,), [], out / "runs")}
+    _, floating, *_ = load_run(folders["cnn-float"])
+    _, binary, _, facts, _ = load_run(folders["cnn-recu"])
+    shipping = demo_engine.ship(
+        binary,
+        floating,
+        load_digits("test"),
+        out / "digits" / "recu.surge",
+        seconds=0.2 if quick else demo_engine.SECONDS,
+        **facts,
+    )
+    if shipping.served:
+        rows = demo_engine.rows(shipping)
+        print_table(console, rows, title="As one file", columns=demo_engine.COLUMNS)
+    console.print(f"{demo_engine.sentence(shipping)}\n", markup=False, soft_wrap=True)
+    return shipping
 
 
 def _clear(jobs: Sequence[Job], where: Path) -> None:

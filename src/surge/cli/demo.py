@@ -15,7 +15,8 @@ class DemoCommand:
     """See it all in two minutes: the toy problem, a binary CNN on real digits, a report page.
 
     Trains on data that comes with scikit-learn: a float network, then STE and ReCU, each with and
-    without SURGE, three seeds. The result is one HTML file that loads nothing from elsewhere; its
+    without SURGE, three seeds. Then one of them is packed, run by the engine and timed beside the
+    float network. The result is one HTML file that loads nothing from elsewhere; its
     path is printed.
 
     Example:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from surge.convert import BinarizeReport
-from surge.study import learning, toy_figures
+from surge.study import demo_engine, learning, toy_figures
 from surge.study.demo import ARMS, DIGITS_COLUMNS, digits_rows, verdicts
 from surge.study.figures import arm_style
 from surge.study.learning import Run
@@ -50,6 +50,7 @@ class Findings:
     workers: int
     """Digits runs that were trained at the same time."""
     seconds: float
+    shipping: demo_engine.Shipping
 
 
 def make_sections(found: Findings) -> list[Section]:
@@ -57,6 +58,7 @@ def make_sections(found: Findings) -> list[Section]:
     return [
         Section("At a glance", [_tiles(found)]),
         Section("Real digits", _digits(found)),
+        Section("As one file", _shipping(found.shipping)),
         Section("Toy problem", _toy(found)),
         Section("The network", _network(found)),
         Section("How it was made", _making(found)),
@@ -71,7 +73,12 @@ def _tiles(found: Findings) -> Tiles:
         sum(row.parameters for row in found.report.rows), 1
     )
     tiles["of the weights are one bit"] = f"{100 * share:.1f} %"
-    tiles["smaller on disk than in fp32"] = f"{cost.float_bytes / max(cost.bytes, 1):.1f} ×"
+    if found.shipping.served:
+        packed, floating = found.shipping.packed, found.shipping.floating
+        tiles["smaller as a file than float"] = f"{floating.file_bytes / packed.file_bytes:.1f} ×"
+        tiles["as fast as the faster float"] = f"{floating.micros / packed.micros:.1f} ×"
+    else:
+        tiles["smaller than in fp32"] = f"{cost.float_bytes / max(cost.bytes, 1):.1f} ×"
     supported = sum(claim.verdict == "supported" for claim in found.claims)
     tiles["of the toy claims hold here"] = f"{supported} of {len(found.claims)}"
     return Tiles(tiles)
@@ -105,6 +112,29 @@ def _digits(found: Findings) -> list[Block]:
             "effects.",
         ),
         Pictures(pictures, {arm: arm_style(arm) for arm in arms}),
+    ]
+
+
+def _shipping(shipping: demo_engine.Shipping) -> list[Block]:
+    blocks: list[Block] = [
+        Text(
+            """Training is over: the binary network of seed 0 (ReCU) was packed into one file, one
+            bit per binary weight, and run by the engine, which needs neither torch nor Python."""
+        )
+    ]
+    if shipping.served:
+        blocks.append(
+            Table(
+                demo_engine.rows(shipping),
+                demo_engine.COLUMNS,
+                "One image per call, one thread, all of them in turns. Bytes: the file, for torch "
+                "the fp32 weights alone.",
+            )
+        )
+    return [
+        *blocks,
+        Text(demo_engine.sentence(shipping)),
+        Code(f"surge bench infer {shipping.path}\nsurge classify photo.jpg"),
     ]
 
 
