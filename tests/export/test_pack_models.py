@@ -76,6 +76,30 @@ def test_int8_weights_have_one_step_per_filter(engine, tmp_path):
         assert_close(actual, expected(model, x))
 
 
+def test_first_layer_in_whole_numbers_takes_pixels_as_they_are(engine, tmp_path):
+    """Against torch with the same rounded weights: whole pixels lose nothing on the way."""
+    facts = {"mean": [0.49, 0.48, 0.45], "std": [0.25, 0.24, 0.26], "maximum": 255.0}
+    torch.manual_seed(0)
+    stem = torch.nn.Conv2d(3, 20, 3, stride=2)
+    model = torch.nn.Sequential(stem, torch.nn.Flatten()).eval()
+    mean, std = (torch.tensor(facts[key])[:, None, None] for key in ("mean", "std"))
+    x = (torch.randint(0, 256, (3, 3, 11, 9)) / 255 - mean) / std
+    path = tmp_path / "m.surge"
+    actual = packed_output(engine, model, x, path, rest="int8", preprocessing=facts)
+    with torch.no_grad():
+        scaled = stem.weight / std
+        step = scaled.abs().amax(dim=(1, 2, 3), keepdim=True) / 127
+        stem.weight.copy_((scaled / step).round() * step * std)
+    assert_close(actual, expected(model, x))
+
+
+def test_first_layer_in_whole_numbers_is_the_same_in_every_tier(engine, tmp_path):
+    facts = {"mean": [0.5, 0.4, 0.6], "std": [0.25, 0.2, 0.3]}
+    model, x = network("resnet20", "recu")
+    packed_output(engine, model, x, tmp_path / "m.surge", rest="int8", preprocessing=facts)
+    packed_output(engine, model, 100 * x, tmp_path / "m.surge", rest="int8", preprocessing=facts)
+
+
 def test_packing_leaves_the_model_as_it_was(engine, tmp_path):
     model, x = network("cnn_digits", "reactnet")
     before = {key: value.clone() for key, value in model.state_dict().items()}

@@ -12,6 +12,7 @@ from surge.models import build_model
 from tests.export.packing import settle
 from tests.nets import binarized
 from tests.runtime.building import ARM, RUNTIME, build
+from tests.runtime.seeds import write_seeds
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -67,15 +68,34 @@ def test_c_program_reports_mistakes(classify, file, tmp_path):
         assert done.returncode == 2 and done.stderr.startswith("error: ")
 
 
-def test_neon_and_scalar_on_arm_equal_this_machine(engine, file, raw, monkeypatch):
+@pytest.fixture(scope="module")
+def on_arm():
+    """Return a function that runs a file in an emulator of ARM, with the kernels of a tier."""
     missing = [tool for tool in ARM if shutil.which(tool) is None]
     if missing:
         pytest.skip(f"{', '.join(missing)} not installed: ARM cannot be emulated")
     toolchain = RUNTIME / "cmake" / "aarch64-linux-gnu.cmake"
     program = build("runtime-arm", f"-DCMAKE_TOOLCHAIN_FILE={toolchain}") / "classify"
+
+    def run_file(path, raw, tier):
+        words = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+        words += ["-E", f"SURGE_RUNTIME_TIER={tier}", program, path, "--raw", raw]
+        return numbers(run(*words))
+
+    return run_file
+
+
+def test_neon_and_scalar_on_arm_equal_this_machine(engine, on_arm, file, raw):
     path, values = raw
     wanted = engine.load(file, tier="scalar").run(values)[0]
     for tier in ("neon", "scalar"):
-        monkeypatch.setenv("SURGE_RUNTIME_TIER", tier)
-        done = run("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", program, file, "--raw", path)
-        assert np.array_equal(numbers(done), wanted), tier
+        assert np.array_equal(on_arm(file, path, tier), wanted), tier
+
+
+def test_every_operator_on_arm_equals_this_machine(engine, on_arm, tmp_path):
+    for seed in write_seeds(tmp_path):
+        model = engine.load(seed, tier="scalar")
+        shape = (1, *model.input_shape)
+        values = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+        values.tofile(tmp_path / "x.f32")
+        assert np.array_equal(on_arm(seed, tmp_path / "x.f32", "neon"), model.run(values)[0]), seed

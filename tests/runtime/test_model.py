@@ -1,6 +1,9 @@
 """The Python face of the engine."""
 
+import os
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,12 +64,49 @@ def test_threads_change_nothing_but_the_time(engine, file, batch, threads):
     assert np.array_equal(together.run(batch), alone.run(batch))
 
 
-def test_many_threads_share_one_handle(engine, file, batch):
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def hammer(engine, file, batch, seconds):
+    """Run one handle from six threads; return (wrong answers, runs, growth of memory)."""
     model = engine.load(file, threads=2)
-    wanted = model.run(batch)
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda _: model.run(batch), range(24)))
-    assert all(np.array_equal(result, wanted) for result in results)
+    wanted = {count: model.run(batch[:count]) for count in (1, 3, 5)}
+
+    def work(worker, until):
+        wrong = runs = 0
+        while time.monotonic() < until:
+            count = (1, 3, 5)[(worker + runs) % 3]
+            wrong += not np.array_equal(model.run(batch[:count]), wanted[count])
+            runs += 1
+        return wrong, runs
+
+    with ThreadPoolExecutor(6) as pool:
+        # Memory of runs at the same time is kept for later ones: it grows once.
+        list(pool.map(lambda worker: work(worker, time.monotonic() + 1), range(6)))
+        before, until = resident_bytes(), time.monotonic() + seconds
+        counts = list(pool.map(lambda worker: work(worker, until), range(6)))
+    wrong, runs = (sum(column) for column in zip(*counts, strict=True))
+    return wrong, runs, resident_bytes() - before
+
+
+@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow)])
+def test_many_threads_share_one_handle(engine, file, batch, seconds):
+    wrong, runs, growth = hammer(engine, file, batch, seconds)
+    assert wrong == 0 and runs > 100
+    assert growth < 8 * 2**20
+
+
+def test_profile_names_every_step_and_its_time(engine, file, batch):
+    model = engine.load(file)
+    steps = model.profile(batch[:2])
+    names = [name for name, _, _ in steps]
+    kinds = [kind for _, kind, _ in steps]
+    assert names[0] == kinds[0] == "input" and "conv1" in names and names[-1] == "fc"
+    assert kinds.count("binary_conv2d") == 18 and {"conv2d", "avg_pool"} <= set(kinds)
+    assert all(time >= 0 for _, _, time in steps) and sum(time for _, _, time in steps) > 0
+    with pytest.raises(ValueError, match=r"takes \[N, 3, 32, 32\]"):
+        model.profile(batch[0])
 
 
 def test_tier_is_forced_by_setting_and_by_environment(engine, file, monkeypatch):
