@@ -150,9 +150,10 @@ def test_network_has_the_same_gradients(_, monkeypatch, method, options):
     found = gradients(monkeypatch, fuses=True, method=method, **options)
     assert found.keys() == expected.keys()
     for name, value in found.items():
+        # A factor in front of a BatchNorm has no gradient but rounding: hence the floor.
         size = max(float(expected[name].norm()), 0.05)
         error = float((value - expected[name]).norm())
-        assert error < (0.05 if GPU else 1e-4) * size, name
+        assert error < (0.1 if GPU else 1e-4) * size, name
 
 
 @on_this_machine

@@ -1,0 +1,147 @@
+"""The work behind ``surge bench train``."""
+
+from __future__ import annotations
+
+import gc
+import json
+from typing import TYPE_CHECKING
+
+import torch
+from rich.console import Console
+
+from surge.cli.console import print_table, progress
+from surge.errors import ConfigError, did_you_mean
+from surge.study import figures, training_speed
+from surge.study.speed_figures import draw
+from surge.study.timing import interleaved
+from surge.study.training_speed import MODES, NETWORKS, VARIANTS, Ceilings, Row, Step
+from surge.train.run import describe_environment
+
+if TYPE_CHECKING:
+    from surge.cli.bench_train import BenchTrainCommand
+
+
+def bench_train(command: BenchTrainCommand, console: Console) -> None:
+    """Measure every network, mode and batch that was asked for."""
+    device = torch.device(command.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    modes = command.modes or (MODES if device.type == "cuda" else MODES[:1])
+    for names, known, what in (
+        (command.network, NETWORKS, "network"),
+        (command.variants, dict.fromkeys(VARIANTS), "variant"),
+        (modes, dict.fromkeys(MODES), "mode"),
+    ):
+        for name in names:
+            if name not in known:
+                hint = did_you_mean(name, known)
+                raise ConfigError(f'There is no {what} "{name}".{hint} Known: {", ".join(known)}.')
+    if "captured" in modes and device.type != "cuda":
+        raise ConfigError("A captured step needs a CUDA GPU; leave it out with --modes eager.")
+    if "literal" in command.variants:
+        training_speed.literal()
+    environment = describe_environment(device, 0, commit=command.commit, command="bench train")
+    ceilings = training_speed.measured_ceilings(device)
+    if ceilings is not None:
+        console.print(
+            f"This device: {ceilings.flops / 1e12:.0f} TFLOP/s in a bf16 matrix product, "
+            f"{ceilings.bytes / 1e12:.2f} TB/s in a copy."
+        )
+    jobs = [
+        (name, batch or NETWORKS[name].batch, mode)
+        for name in command.network
+        for batch in (command.batch or (0,))
+        for mode in modes
+    ]
+    rows: list[Row] = []
+    with progress(console, "training steps", total=len(jobs)) as advance:
+        for name, batch, mode in jobs:
+            wanted = [v for v in command.variants if v != "literal" or mode == "eager"]
+            rows += _measure(command, name, batch, mode, wanted, device, ceilings, environment)
+            advance(f"{name} {mode}, batch {batch}")
+    _show(rows, console)
+    paths = figures.save(draw(rows), [row.as_dict() for row in rows], command.out / "training.png")
+    console.print(f"The picture: {paths[0]}")
+    if command.json is not None:
+        figures.write_json([row.as_dict() for row in rows], command.json)
+    if command.results is not None:
+        command.results.mkdir(parents=True, exist_ok=True)
+        with (command.results / "training.jsonl").open("a") as file:
+            file.writelines(json.dumps(row.as_dict()) + "\n" for row in rows)
+
+
+def _measure(
+    command: BenchTrainCommand,
+    name: str,
+    batch: int,
+    mode: str,
+    variants: list[str],
+    device: torch.device,
+    ceilings: Ceilings | None,
+    environment: dict[str, object],
+) -> list[Row]:
+    steps: dict[str, Step] = {}
+    facts: dict[str, tuple[int | None, int, int]] = {}
+    for variant in variants:
+        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        step = Step(name, variant, mode, device, batch)
+        saved, flops = step.saved_bytes(), step.flops()
+        gc.collect()
+        step()
+        facts[variant] = (training_speed.peak_bytes(step, device, before), saved, flops)
+        steps[variant] = step
+    timings = interleaved(steps, seconds=command.seconds)
+    rows = []
+    for variant, step in steps.items():
+        peak, saved, flops = facts[variant]
+        median = timings[variant].median
+        floor = ceilings and ceilings.floor(flops, step.moved_bytes(saved))
+        rows.append(
+            Row(
+                network=name,
+                variant=variant,
+                mode=mode,
+                batch=batch,
+                step_ms=1e3 * median,
+                images_per_s=batch / median,
+                peak_bytes=peak,
+                saved_bytes=saved,
+                flops=flops,
+                floor_ms=1e3 * floor if floor else None,
+                hardware=str(environment["hardware"]),
+                torch=str(environment["torch"]),
+                commit=None if environment["commit"] is None else str(environment["commit"]),
+            )
+        )
+    torch._dynamo.reset()
+    return rows
+
+
+def _show(rows: list[Row], console: Console) -> None:
+    for name in dict.fromkeys(row.network for row in rows):
+        own = [row for row in rows if row.network == name]
+        print_table(
+            console,
+            [_line(row, own) for row in own],
+            title=f"{name}: one training step on {own[0].hardware}",
+        )
+
+
+def _line(row: Row, rows: list[Row]) -> dict[str, object]:
+    plain = [r for r in rows if (r.variant, r.mode, r.batch) == ("plain", row.mode, row.batch)]
+    base = plain[0] if plain else None
+
+    def share(value: float | None, of: float | None) -> str:
+        return f"{value / of:.3f}" if value and of else "-"
+
+    return {
+        "variant": row.variant,
+        "mode": row.mode,
+        "batch": row.batch,
+        "ms": round(row.step_ms, 3),
+        "images/s": round(row.images_per_s),
+        "time / plain": share(row.step_ms, base.step_ms if base else None),
+        "peak MB": "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.0f}",
+        "memory / plain": share(row.peak_bytes, base.peak_bytes if base else None),
+        "saved MB": f"{row.saved_bytes / 1e6:.1f}",
+        "GFLOP": f"{row.flops / 1e9:.1f}",
+        "floor ms": "-" if row.floor_ms is None else f"{row.floor_ms:.2f}",
+    }

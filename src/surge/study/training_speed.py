@@ -1,0 +1,303 @@
+"""How long a training step takes and what it keeps in memory, with and without SURGE.
+
+A step is everything a loop does for a batch that is already on the device: forward, loss,
+backward, optimizer, scales. Inputs are random; speed does not depend on them.
+"""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from surge.compensation import compensate_
+from surge.convert import binarize_
+from surge.errors import ConfigError, did_you_mean
+from surge.layers.hooks import extra_loss, on_epoch, on_step
+from surge.models import bireal_resnet18, resnet18_cifar, resnet20, vgg_small
+from surge.recipes.variants import options_of
+from surge.train.step import compiled_step
+
+LITERAL = Path("benchmarks/literal.py")
+"""The paper's form, written out; it is part of the repository, not of the package."""
+
+MODES = ("eager", "compiled", "captured")
+"""Plain torch; compiled; compiled and replayed from a CUDA graph."""
+
+VARIANTS = ("plain", "literal", "surge", "tied", "1x1", "lowrank")
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network to train: how it is built and what it is fed with."""
+
+    build: Callable[[], nn.Module]
+    method: str
+    shape: tuple[int, ...]
+    batch: int
+    classes: int
+    adam: bool = False
+    skip: tuple[str, ...] = ()
+
+
+def _bert() -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from surge.models.bert import BertClassifier
+
+    config = BertConfig(
+        num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, hidden_act="relu"
+    )
+    return BertClassifier(BertForSequenceClassification(config))
+
+
+NETWORKS = {
+    "resnet20": Network(resnet20, "recu", (3, 32, 32), 256, 10),
+    "resnet18-cifar": Network(resnet18_cifar, "recu", (3, 32, 32), 256, 10),
+    "vggsmall": Network(vgg_small, "recu", (3, 32, 32), 256, 10),
+    "resnet18-224": Network(
+        bireal_resnet18, "bireal", (3, 224, 224), 256, 1000, adam=True, skip=("*downsample*",)
+    ),
+    "bert-base": Network(_bert, "bit", (3, 128), 32, 2, adam=True),
+}
+"""By name; the batches are those of the paper's recipes."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured step."""
+
+    network: str
+    variant: str
+    mode: str
+    batch: int
+    step_ms: float
+    images_per_s: float
+    peak_bytes: int | None
+    """Most memory held during a step, parameters and optimizer included; None off a GPU."""
+    saved_bytes: int
+    """Kept by the forward for the backward (measured in eager mode)."""
+    flops: int
+    """Of convolutions and matrix products, forward and backward."""
+    floor_ms: float | None
+    """The least time: flops and bytes over the measured ceilings of the device."""
+    hardware: str
+    torch: str
+    commit: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, for a file."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the device can do, measured."""
+
+    flops: float
+    """Per second, in a large bf16 matrix product."""
+    bytes: float
+    """Per second, read plus written, in a large copy."""
+
+    def floor(self, flops: int, moved: int) -> float:
+        """Return the least seconds for that many operations and bytes."""
+        return max(flops / self.flops, moved / self.bytes)
+
+
+class Step:
+    """One training step of a network in one variant and mode; calling it does the step."""
+
+    def __init__(
+        self, name: str, variant: str, mode: str, device: torch.device, batch: int | None = None
+    ) -> None:
+        """Build everything on the device; the first call compiles and captures."""
+        network = _known(name, NETWORKS, "network")
+        _known(variant, dict.fromkeys(VARIANTS), "variant")
+        self.name, self.variant, self.mode, self.device = name, variant, mode, device
+        self.batch = batch or network.batch
+        torch.manual_seed(0)
+        self.model = network.build()
+        binarize_(self.model, network.method, skip=network.skip)
+        self.inputs, self.labels = self._draw(network)
+        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        self.model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+        self.optimizer = self._compensate(network)
+        self._prepare()
+        forward = compiled_step(self._loss) if mode != "eager" else self._loss
+        self._forward = forward
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def _draw(self, network: Network) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(1)
+        if len(network.shape) == 3:
+            inputs = torch.randn(self.batch, *network.shape, generator=generator)
+            if self.device.type == "cuda":
+                inputs = inputs.to(torch.bfloat16).to(memory_format=torch.channels_last)
+        else:
+            words = torch.randint(1000, 30000, (self.batch, network.shape[1]), generator=generator)
+            inputs = torch.stack([words, torch.zeros_like(words), torch.ones_like(words)], dim=1)
+        labels = torch.randint(0, network.classes, (self.batch,), generator=generator)
+        return inputs.to(self.device), labels.to(self.device)
+
+    def _compensate(self, network: Network) -> torch.optim.Optimizer:
+        def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+            gpu = self.device.type == "cuda"
+            if network.adam:
+                return torch.optim.Adam(model.parameters(), lr=1e-4, fused=gpu, capturable=gpu)
+            return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, fused=gpu)
+
+        if self.variant == "plain":
+            return optimizer_of(self.model)
+        if self.variant == "literal":
+            made: torch.optim.Optimizer = literal().compensate_literally_(self.model, optimizer_of)
+            return made
+        options = vars(options_of("" if self.variant == "surge" else self.variant))
+        compensation = compensate_(self.model, **options)
+        optimizer = optimizer_of(self.model)
+        compensation.follow(optimizer)
+        return optimizer
+
+    def _prepare(self) -> None:
+        from surge.models.bert import BertClassifier
+
+        on_epoch(self.model, 0, 10)
+        self.model.train()
+        if isinstance(self.model, BertClassifier):
+            with torch.no_grad():  # elastic levels take their first values from a batch
+                self.model(self.inputs)
+
+    def _loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            logits = self.model(inputs)
+        loss = F.cross_entropy(logits.float(), labels)
+        extra = extra_loss(self.model)
+        return loss if extra is None else loss + extra
+
+    def once(self) -> None:
+        """Do the step without a graph."""
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(self._forward(self.inputs, self.labels))
+        self.optimizer.step()
+        on_step(self.model)
+
+    def __call__(self) -> None:
+        """Do one step, and wait for it."""
+        if self.mode == "captured" and self._graph is None:
+            self._capture()
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self.once()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def _capture(self) -> None:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self.once()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self.once()
+
+    def saved_bytes(self) -> int:
+        """Return what an eager forward keeps for its backward, each storage counted once."""
+        kept: dict[int, int] = {}
+        own = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+
+        def pack(tensor: Tensor) -> Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = self._loss(self.inputs, self.labels)
+        del loss
+        return sum(kept.values())
+
+    def flops(self) -> int:
+        """Return the operations of convolutions and matrix products in an eager step."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            torch.autograd.backward(self._loss(self.inputs, self.labels))
+        self.optimizer.zero_grad(set_to_none=True)
+        total: int = counter.get_total_flops()
+        return total
+
+    def moved_bytes(self, saved: int) -> int:
+        """Return the fewest bytes of a step.
+
+        What is saved is written and read once; a gradient of each activation likewise; weights,
+        gradients and optimizer state are read and written once.
+        """
+        count = sum(p.numel() for p in self.model.parameters())
+        state = 2 if isinstance(self.optimizer, torch.optim.Adam) else 1
+        return 4 * saved + 4 * int(count) * (2 + 2 + 2 * state)
+
+
+def literal() -> Any:
+    """Import the paper's form from the repository."""
+    if not LITERAL.exists():
+        raise ConfigError(
+            f"The literal form is {LITERAL} of the repository: run this in a checkout, or leave "
+            "it out with --variants plain surge tied."
+        )
+    spec = importlib.util.spec_from_file_location("literal", LITERAL)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _known(name: str, table: dict[str, Any], what: str) -> Any:
+    if name not in table:
+        raise ConfigError(
+            f'There is no {what} "{name}".{did_you_mean(name, table)} Known: {", ".join(table)}.'
+        )
+    return table[name]
+
+
+def peak_bytes(step: Callable[[], None], device: torch.device, before: int) -> int | None:
+    """Run steps and return the most memory held beyond ``before``; None off a GPU."""
+    if device.type != "cuda":
+        step()
+        return None
+    torch.cuda.reset_peak_memory_stats(device)
+    for _ in range(2):
+        step()
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def measured_ceilings(device: torch.device) -> Ceilings | None:
+    """Measure a large copy and a large matrix product; None off a GPU."""
+    if device.type != "cuda":
+        return None
+    size = 8192
+    a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    b = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    source = torch.randn(2**28, device=device)
+    target = torch.empty_like(source)
+    return Ceilings(
+        flops=2 * size**3 / _median_seconds(lambda: a @ b),
+        bytes=8 * source.numel() / _median_seconds(lambda: target.copy_(source)),
+    )
+
+
+def _median_seconds(call: Callable[[], object], repeats: int = 20) -> float:
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(float(start.elapsed_time(end)) / 1e3)
+    return sorted(times)[repeats // 2]

@@ -1,0 +1,92 @@
+"""``surge bench train`` through the command, on a CPU and in small."""
+
+import json
+
+import pytest
+import torch
+
+from surge.cli import main
+from surge.study import training_speed
+from surge.study.training_speed import Ceilings, Step
+
+
+def run(*arguments):
+    return main(["bench", "train", "--device", "cpu", "--seconds", "0.01", *arguments])
+
+
+def test_rows_picture_and_stored_results(tmp_path, capsys):
+    code = run(
+        *("--network", "resnet20", "--variants", "plain", "literal", "surge"),
+        *("--batch", "2", "4", "--json", str(tmp_path / "b.json"), "--out", str(tmp_path)),
+        *("--results", str(tmp_path / "results"), "--commit", "abc"),
+    )
+    assert code == 0
+    rows = json.loads((tmp_path / "b.json").read_text())
+    assert [(r["variant"], r["batch"]) for r in rows] == [
+        (variant, batch) for batch in (2, 4) for variant in ("plain", "literal", "surge")
+    ]
+    for row in rows:
+        assert row["network"] == "resnet20" and row["mode"] == "eager" and row["commit"] == "abc"
+        assert row["images_per_s"] == pytest.approx(1e3 * row["batch"] / row["step_ms"])
+    plain, literal, surge = rows[:3]
+    # Two products more per layer than plain; the literal form pays a forward on top.
+    assert plain["flops"] < surge["flops"] < literal["flops"]
+    assert surge["saved_bytes"] < 1.01 * plain["saved_bytes"] < literal["saved_bytes"]
+    assert (tmp_path / "training.png").stat().st_size > 5_000
+    stored = (tmp_path / "results" / "training.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in stored] == rows
+    assert "time / plain" in capsys.readouterr().out
+
+
+def test_bars_for_one_batch(tmp_path):
+    assert run("--variants", "plain", "--batch", "2", "--out", str(tmp_path)) == 0
+    assert (tmp_path / "training.png").stat().st_size > 5_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--network", "resnet21"), 'Did you mean "resnet20"?'),
+        (("--variants", "tide"), 'Did you mean "tied"?'),
+        (("--modes", "captured"), "needs a CUDA GPU"),
+        (("--modes", "eagre"), 'Did you mean "eager"?'),
+    ],
+)
+def test_wrong_words_are_one_line(arguments, words, capsys):
+    assert run(*arguments) == 2
+    assert words in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_tied_step_has_one_product_less(tmp_path):
+    cpu = torch.device("cpu")
+    steps = {v: Step("resnet20", v, "eager", cpu, 2) for v in ("plain", "surge", "tied")}
+    plain, surge, tied = (steps[v].flops() for v in ("plain", "surge", "tied"))
+    assert surge - plain == 2 * (tied - plain)
+
+
+def test_bert_shape_is_known():
+    network = training_speed.NETWORKS["bert-base"]
+    assert network.shape == (3, 128) and network.batch == 32
+
+
+def test_floor_is_the_larger_of_two_times():
+    ceilings = Ceilings(flops=10.0, bytes=2.0)
+    assert ceilings.floor(100, 4) == 10.0
+    assert ceilings.floor(10, 40) == 20.0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["eager", "compiled", "captured"])
+def test_modes_on_a_gpu(mode, tmp_path):
+    assert (
+        main(
+            [
+                *("bench", "train", "--network", "resnet20", "--modes", mode, "--seconds", "0.2"),
+                *("--batch", "64", "--json", str(tmp_path / "b.json"), "--out", str(tmp_path)),
+            ]
+        )
+        == 0
+    )
+    rows = json.loads((tmp_path / "b.json").read_text())
+    assert all(row["peak_bytes"] > row["saved_bytes"] / 4 for row in rows)
+    assert all(row["step_ms"] > row["floor_ms"] for row in rows)
