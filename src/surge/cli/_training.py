@@ -226,6 +226,10 @@ def run_in(
 HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose% arrives%"
 
 
+def _rate(rate: float) -> str:
+    return f"{rate:7.4f}" if rate >= 1e-3 or not rate else f"{rate:7.1e}"
+
+
 def epoch_lines(
     console: Console, epochs: int, metric: str = "top1"
 ) -> Callable[[dict[str, Any]], str]:
@@ -241,7 +245,7 @@ def epoch_lines(
         left = (now - begun) / done * (epochs - row["epoch"] - 1)
         hits = row["train_top1" if metric == "top1" else "train_accuracy"]
         line = (
-            f"{row['epoch'] + 1:5d} {row['seconds']:7.2f}s {left:5.0f}s {row['lr']:7.4f} "
+            f"{row['epoch'] + 1:5d} {row['seconds']:7.2f}s {left:5.0f}s {_rate(row['lr'])} "
             f"{row['train_loss']:6.3f} {hits:6.2f} {row[f'test_{metric}']:7.2f} "
             f"{row['flips']:7.3f}"
         )

@@ -20,8 +20,8 @@ class TextSet:
     """int64 ``[N]``, or float32 where there are scores instead of classes."""
     classes: tuple[str, ...]
     """Name of each label; empty for scores."""
-    truncated: int = 0
-    """How many sentences were too long and have lost their end."""
+    cut: Tensor | None = None
+    """bool ``[N]``: whether a sentence was too long and has lost its end; None: none was."""
     sections: tuple[tuple[str, int], ...] = ()
     """Name and size of the parts that stand one after the other, where there are several."""
 
@@ -47,10 +47,16 @@ class TextSet:
         """Tokens of every sentence, the padding included."""
         return self.tokens.shape[2]
 
+    @property
+    def truncated(self) -> int:
+        """How many sentences have lost their end."""
+        return 0 if self.cut is None else int(self.cut.sum())
+
     def subset(self, indices: Tensor) -> "TextSet":
         """Return the sentences at ``indices``, in that order and as one part (a copy)."""
         tokens, labels = self.tokens[indices], self.labels[indices]
-        return replace(self, tokens=tokens, labels=labels, sections=())
+        cut = None if self.cut is None else self.cut[indices]
+        return replace(self, tokens=tokens, labels=labels, cut=cut, sections=())
 
 
 class TextLoader(ResidentLoader):

@@ -55,8 +55,8 @@ class Tokenizer:
                 f"{self.longest} tokens."
             )
 
-    def encode(self, texts: tuple[tuple[str, ...], ...], length: int) -> tuple[Any, int]:
-        """Return int32 ``[N, 3, length]`` and how many texts were longer than that."""
+    def encode(self, texts: tuple[tuple[str, ...], ...], length: int) -> tuple[Any, Any]:
+        """Return int32 ``[N, 3, length]``, and bool ``[N]`` for the texts longer than that."""
         columns = [list(column) for column in zip(*texts, strict=True)]
         whole = self._tokenizer(*columns, return_attention_mask=False)["input_ids"]
         done = self._tokenizer(
@@ -68,7 +68,7 @@ class Tokenizer:
         )
         parts = [done[key] for key in ("input_ids", "token_type_ids", "attention_mask")]
         tokens = np.stack([np.asarray(part, dtype=np.int32) for part in parts], axis=1)
-        return tokens, sum(len(numbers) > length for numbers in whole)
+        return tokens, np.asarray([len(numbers) > length for numbers in whole])
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -124,17 +124,14 @@ def load_glue(root: Path, task: Task, part: str, tokenizer: Tokenizer, length: i
         torch.from_numpy(arrays["tokens"]),
         labels.long() if task.labels else labels.float(),
         task.labels,
-        int(arrays["truncated"][0]),
+        torch.from_numpy(arrays["cut"]),
     )
 
 
 def _make(examples: Examples, tokenizer: Tokenizer, length: int) -> dict[str, Any]:
-    tokens, truncated = tokenizer.encode(examples.texts, length)
-    return {
-        "tokens": tokens,
-        "labels": np.asarray(examples.labels, dtype=np.float64),
-        "truncated": np.asarray([truncated], dtype=np.int64),
-    }
+    tokens, cut = tokenizer.encode(examples.texts, length)
+    labels = np.asarray(examples.labels, dtype=np.float64)
+    return {"tokens": tokens, "labels": labels, "cut": cut}
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -142,7 +139,7 @@ def _read(path: Path) -> dict[str, Any] | None:
         arrays: dict[str, Any] = load_arrays(path.read_bytes())
     except (OSError, SafetensorError):
         return None
-    return arrays if {"tokens", "labels", "truncated"} <= arrays.keys() else None
+    return arrays if {"tokens", "labels", "cut"} <= arrays.keys() else None
 
 
 def _write(path: Path, arrays: dict[str, Any]) -> None:

@@ -54,9 +54,13 @@ def joined_parts(parts: list[TextSet], names: tuple[str, ...]) -> TextSet:
         parts[0],
         tokens=torch.cat([part.tokens for part in parts]),
         labels=torch.cat([part.labels for part in parts]),
-        truncated=sum(part.truncated for part in parts),
+        cut=torch.cat([_cut(part) for part in parts]),
         sections=sections if len(parts) > 1 else (),
     )
+
+
+def _cut(part: TextSet) -> Tensor:
+    return torch.zeros(len(part), dtype=torch.bool) if part.cut is None else part.cut
 
 
 def make_text_loaders(
