@@ -132,21 +132,48 @@ def test_reactnet_thresholds_are_counted_and_take_4_bytes_each():
     assert shifted.parameters - plain.parameters == channels
 
 
-def test_bert_base_figures():
+def bert_base():
+    """BERT-base without memory, and 128 tokens."""
     with torch.device("meta"):
         model = BertForSequenceClassification(BertConfig(num_labels=2))
-    tokens = {"input_ids": torch.zeros(1, 128, dtype=torch.long, device="meta")}
+    return model, {"input_ids": torch.zeros(1, 128, dtype=torch.long, device="meta")}
+
+
+def test_bert_base_figures():
+    model, tokens = bert_base()
     result = summary(model, tokens)
     assert result.parameters == 109_483_778
     assert result.bytes / 2**20 == pytest.approx(417.6, abs=0.05)
-    scores = 12 * 2 * 128 * 128 * 768  # products of activations, which belong to no layer
-    assert 2 * (result.macs + scores) / 1e9 == pytest.approx(22.35, abs=0.005)
+    scores = 12 * 2 * 128 * 128 * 768
+    assert sum(r.macs for r in result.rows if r.name.endswith("attention.self")) == scores
+    assert result.flops / 1e9 == pytest.approx(22.35, abs=0.005)
 
-    skip = ("*position_embeddings", "*token_type_embeddings")
-    quietly(model, "bnn", embeddings=True, keep_first=False, skip=skip)
+    quietly(model, "bnn", transformer=True)
     packed = summary(model, tokens)
+    assert packed.macs == result.macs
+    assert packed.flops_with_bits / 1e9 == pytest.approx(0.349, abs=0.0005)
     assert (packed.bytes - packed.scale_bytes) / 2**20 == pytest.approx(14.97, abs=0.005)
     assert packed.scale_bytes == 4 * (30_522 + 12 * (5 * 768 + 3072) + 768)
+
+
+def test_bert_base_size_of_the_tables_leaves_out_positions_and_pooler():
+    model, tokens = bert_base()
+    quietly(model, "bnn", transformer=True)
+    left = ("*position_embeddings", "*token_type_embeddings", "bert.pooler.dense")
+    printed = summary(model, tokens, exclude=left)
+    bias = 4 * 768  # of the pooler, whose bits the tables leave out
+    assert (printed.bytes - printed.scale_bytes + bias) / 2**20 == pytest.approx(13.39, abs=0.005)
+
+
+def test_bit_adds_its_shifts_and_levels():
+    sizes = {}
+    for method in ("bnn", "bit"):
+        model, tokens = bert_base()
+        quietly(model, method, transformer=True)
+        sizes[method] = summary(model, tokens).bytes
+    shifts = 12 * (5 * 768 + 3072) + 768
+    levels = 12 * (6 + 4) + 1  # 4 bytes, and one that says whether it is set
+    assert sizes["bit"] - sizes["bnn"] == 4 * shifts + 5 * levels
 
 
 # MACs

@@ -20,9 +20,14 @@ def _is(module: nn.Module, name: str) -> bool:
     return any(base.__name__ == name for base in type(module).__mro__)
 
 
+def is_attention(module: nn.Module) -> bool:
+    """Return whether a module is the self-attention of a BERT, float or binary."""
+    return _is(module, ATTENTION)
+
+
 def attentions(model: nn.Module) -> dict[str, nn.Module]:
     """Return the self-attentions of all BERT encoders in a model, by name."""
-    return {name: module for name, module in model.named_modules() if _is(module, ATTENTION)}
+    return {name: module for name, module in model.named_modules() if is_attention(module)}
 
 
 def is_bert(model: nn.Module) -> bool:

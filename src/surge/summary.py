@@ -11,10 +11,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd
 
+from surge.bert import is_attention
 from surge.compensation.dry_run import call, evaluating
 from surge.convert import is_quantized
 from surge.errors import ConfigError, UnsupportedLayerError, did_you_mean
 from surge.layers import BinaryLayer
+from surge.layers.attention import BinaryAttention
 from surge.patterns import Patterns, as_patterns, matches, require_each_matches
 from surge.pitfalls import NORMS
 
@@ -42,7 +44,7 @@ class Cost:
     scale_bytes: int = 0
     """The part of ``bytes`` that are scales of 1-bit, few-bit and int8 weights."""
     macs: int = 0
-    """Multiply-accumulates of convolutions and linear layers, whatever their bits."""
+    """Multiply-accumulates of convolutions, linear layers and BERT's attention products."""
     bops: int = 0
     """Bit operations: weight bits x input bits x MACs of the binarised layers."""
     ops: float = 0.0
@@ -59,6 +61,16 @@ class Cost:
     def float_bytes(self) -> int:
         """Bytes of the same parameters, all in fp32."""
         return FLOAT_BYTES * self.parameters
+
+    @property
+    def flops(self) -> int:
+        """Additions and multiplications apart, as tables of transformers count: 2 x MACs."""
+        return 2 * self.macs
+
+    @property
+    def flops_with_bits(self) -> float:
+        """The same with a binary one counted as 1/64: 2 x OPs."""
+        return 2 * self.ops
 
     @property
     def macs_with_norms_and_pools(self) -> int:
@@ -134,7 +146,8 @@ def summary(
     What training alone needs (auxiliary paths, schedules) is not counted.
 
     MACs are those of convolutions and linear layers for the whole example, so give it a batch of
-    one. Products of two activations (attention scores) have no layer and are not counted.
+    one. Products of two activations belong to no weighted layer: those of a transformers BERT's
+    self-attention are counted in a row of their own, others are not.
 
     Args:
         model: Any module, float or binarised.
@@ -198,7 +211,8 @@ def _units(model: nn.Module) -> dict[nn.Module, str]:
             )
         if _is_closed(module):
             inside.update(module.modules())
-        if _is_closed(module) or isinstance(module, AVERAGES) or any(_kept(module)):
+        counted = isinstance(module, AVERAGES) or is_attention(module)
+        if _is_closed(module) or counted or any(_kept(module)):
             units[module] = name
     return units
 
@@ -246,6 +260,9 @@ def _run(model: nn.Module, units: dict[nn.Module, str], example: Any) -> dict[nn
     ) -> None:
         use = uses[module]
         use.calls += 1
+        if is_attention(module):
+            context = output[0]  # scores and context take so many products for every token
+            use.macs += 2 * context.shape[1] * context.numel()
         if not isinstance(output, Tensor):
             return
         use.elementwise += _elementwise(module, _first(args, kwargs), output)
@@ -304,7 +321,7 @@ def _row(
     seen: set[tuple[int, int]],
 ) -> SummaryRow:
     use = uses[module]
-    bits = module.method.bits if isinstance(module, BinaryLayer) else (REAL, REAL)
+    bits = _bits(module)
     kept = [(key, t, bits[0] if key == "weight" else REAL) for key, t in _kept(module)]
     # A tensor that layers share is stored once, unless they need it in different widths.
     fresh = [(key, t, width) for key, t, width in kept if (id(t), width) not in seen]
@@ -334,6 +351,12 @@ def _row(
         ops=bops / 64 if cost <= 64 else float(use.macs),
         elementwise=use.elementwise,
     )
+
+
+def _bits(module: nn.Module) -> tuple[int, int]:
+    if isinstance(module, BinaryAttention):
+        return 1, 1
+    return module.method.bits if isinstance(module, BinaryLayer) else (REAL, REAL)
 
 
 def _bytes(tensor: Tensor, width: int, rest: Rest) -> int:
