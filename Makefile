@@ -54,8 +54,8 @@ test-gpu:  ## the tests that need a CUDA GPU; PYTHON=python3 uses your own torch
 demo: setup  ## the toy study, binary networks on real digits, a report page
 	$(BIN)/surge demo
 
-tables: setup  ## renew the result table of README.md from results/
-	$(BIN)/python -c 'from pathlib import Path; from surge.study.readme import renew; renew(Path("README.md"), Path("results"))'
+tables: setup  ## renew the tables of README.md and docs/deploying.md from results/
+	$(BIN)/python -c 'from pathlib import Path; from surge.study.readme import renew_all; renew_all(Path())'
 
 clean:  ## remove the environment, caches and build outputs
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

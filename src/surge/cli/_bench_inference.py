@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from rich.console import Console
 
 from surge.cli.console import print_table, progress
 from surge.errors import ConfigError, MissingDependencyError
+from surge.export.load import load_packed
 from surge.layers.hooks import binary_layers
 from surge.study import figures, latency, latency_figures
 from surge.study.contenders import (
@@ -63,7 +65,9 @@ def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
     _check(command)
     environment = describe_environment(torch.device("cpu"), 0, commit=None, command="")
     commit = environment["commit"]
-    place = Place(str(environment["hardware"]), None if commit is None else str(commit))
+    place = Place(
+        hardware_name(str(environment["hardware"])), None if commit is None else str(commit)
+    )
     absent = missing_engines()
     names: Sequence[str] = command.network or (() if command.file else (DEFAULT,))
     rows: list[Row] = []
@@ -92,6 +96,15 @@ def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
     if command.results is not None:
         console.print(f"stored in {latency.append(command.results, rows)}", markup=False)
     return rows
+
+
+def hardware_name(described: str) -> str:
+    """Return the processor, its cores and the kernels that the engine chose for it."""
+    import surge_runtime
+
+    cores = os.cpu_count() or 1
+    processor = described.rpartition(", ")[0] or described
+    return f"{processor}, {cores} core{'s' * (cores > 1)}, {surge_runtime.tiers()[0]}"
 
 
 def _check(command: BenchInferCommand) -> None:
@@ -160,9 +173,10 @@ def measure(
 
 def measure_file(path: Path, command: BenchInferCommand, place: Place) -> Found:
     """Time a packed file by itself."""
-    import surge_runtime
-
-    loaded = surge_runtime.load(path)
+    try:
+        loaded = load_packed(path)
+    except ValueError as error:  # the engine's word for a damaged file
+        raise ConfigError(str(error)) from error
     shape = (command.batch, *loaded.input_shape)
     batch = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     contender = Contender(OURS, path, binary=True)

@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from surge.data.imageset import IMAGENET
 from surge.export.deploy import deployed
 from surge.export.onnx import INPUT, onnx_model, quiet
 from surge.export.packing import pack
 from surge.study import starting
 from surge.study.starting import PACKAGES, Run
 from surge.study.workloads import Workload
+from surge.summary import Rest
 
 INSTALL = {
     "surge": "pip install surge-runtime",
@@ -87,7 +89,8 @@ def prepare(work: Workload, folder: Path, engines: tuple[str, ...]) -> Iterator[
         match engine:
             case "surge" | "surge int8":
                 path = folder / f"{engine.replace(' ', '-')}.surge"
-                pack(work.binary, example, path, rest="int8" if "int8" in engine else "fp32")
+                rest: Rest = "int8" if "int8" in engine else "fp32"
+                pack(work.binary, example, path, rest=rest, preprocessing=_pixels(example))
             case "onnxruntime fp32" | "openvino fp32":
                 path = _float_file(work, twin)
             case "onnxruntime int8" | "openvino int8":
@@ -95,6 +98,13 @@ def prepare(work: Workload, folder: Path, engines: tuple[str, ...]) -> Iterator[
             case _:
                 path = _openvino_file(work, folder / "binary.xml")
         yield Contender(engine, path, engine.startswith("surge") or engine == "openvino binary")
+
+
+def _pixels(example: torch.Tensor) -> dict[str, Any] | None:
+    """Return the preprocessing of photographs: with it, int8 reads their pixels as they are."""
+    if example.dim() != 4 or example.shape[1] != len(IMAGENET.mean):
+        return None
+    return {"mean": IMAGENET.mean, "std": IMAGENET.std, "maximum": IMAGENET.maximum}
 
 
 def _float_file(work: Workload, path: Path) -> Path:

@@ -1,11 +1,11 @@
-"""The result table of README.md, generated from ``results/``: ``make tables`` renews it."""
+"""Published tables, generated from ``results/``: ``make tables`` renews them in their pages."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.study import results
+from surge.study import latency, results
 from surge.study.results import Result, data_name
 from surge.study.tables import TableRow, make_rows, markdown, stored_rows
 
@@ -70,3 +70,11 @@ def renewed(text: str, folder: Path) -> str:
 def renew(path: Path, folder: Path) -> None:
     """Rewrite the README's table in place."""
     path.write_text(renewed(path.read_text(encoding="utf-8"), folder), encoding="utf-8")
+
+
+def renew_all(root: Path) -> None:
+    """Rewrite the tables of README.md and of docs/deploying.md in place."""
+    stored = root / "results"
+    renew(root / "README.md", stored)
+    page = root / "docs" / "deploying.md"
+    page.write_text(latency.renewed(page.read_text(encoding="utf-8"), stored), encoding="utf-8")

@@ -1,0 +1,160 @@
+"""``surge bench infer``, on a network small enough for a test."""
+
+import json
+import os
+
+import pytest
+import torch
+
+import surge
+from surge.cli import _bench_inference as bench
+from surge.cli import discover, main
+from surge.models import cnn_digits
+from surge.study import contenders, latency, workloads
+from surge.study.contenders import ENGINES, Contender, trial
+from surge.study.latency import NEEDED
+from tests.runtime.building import import_engine
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine():
+    return import_engine()
+
+
+def tiny():
+    binary = cnn_digits(width=8)
+    surge.binarize_(binary, "recu")
+    return binary, cnn_digits(width=8, activation="relu")
+
+
+@pytest.fixture
+def tiny_network(monkeypatch):
+    network = workloads.Network(tiny, (1, 8, 8), "a network of the tests", (8, 12))
+    monkeypatch.setitem(workloads.NETWORKS, "tiny", network)
+
+
+def test_bench_times_every_engine_and_writes_what_was_asked(tiny_network, tmp_path, capsys):
+    threads = torch.get_num_threads()
+    words = ["--network", "tiny", "--seconds", "0.2", "--out", str(tmp_path / "out")]
+    words += ["--json", str(tmp_path / "b.json"), "--results", str(tmp_path / "results")]
+    assert main(["bench", "infer", *words]) == 0
+    assert torch.get_num_threads() == threads
+    printed = capsys.readouterr().out
+    rows = json.loads((tmp_path / "b.json").read_text())
+    assert [row["engine"] for row in rows] == list(ENGINES)
+    for row in rows:
+        assert set(NEEDED) <= set(row) and row["network"] == "tiny"
+        assert 0 < row["min_ms"] <= row["median_ms"] <= row["p90_ms"]
+        assert row["per_second"] == pytest.approx(1000 / row["median_ms"], rel=0.01)
+        assert row["file_bytes"] > 0 and row["peak_bytes"] > 0 and row["runs"] >= 6
+        assert row["engine"] in printed
+    by_name = {row["engine"]: row for row in rows}
+    # A fast wrong answer is none: these must compute what torch does.
+    for name in ("surge", "onnxruntime fp32", "openvino fp32", "openvino binary"):
+        assert by_name[name]["difference"] < 1e-4, name
+    assert by_name["surge"]["file_bytes"] < by_name["onnxruntime fp32"]["file_bytes"]
+    assert by_name["surge"]["profile"] and "step by step" in printed
+    assert "as fast as onnxruntime fp32" in printed
+    assert (tmp_path / "out" / "tiny-1t-b1.png").stat().st_size > 1000
+    assert [row.engine for row in latency.read(tmp_path / "results")] == list(ENGINES)
+
+
+def test_sweep_times_sizes_and_batches(tiny_network, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(bench, "BATCHES", (1, 2))
+    monkeypatch.setattr(contenders, "ENGINES", ("surge",))
+    monkeypatch.setattr(bench, "ENGINES", ("surge",))
+    words = ["--network", "tiny", "--seconds", "0.05", "--out", str(tmp_path), "--sweep"]
+    assert main(["bench", "infer", *words]) == 0
+    assert "sweep 3/3 size 8, batch 2" in capsys.readouterr().out
+    assert (tmp_path / "tiny-sweep.png").exists()
+
+
+def test_a_packed_file_by_itself(tmp_path, capsys):
+    binary, _ = tiny()
+    path = tmp_path / "mine.surge"
+    surge.pack(binary.eval(), torch.zeros(1, 1, 8, 8), path)
+    out = tmp_path / "out"
+    words = [str(path), "--seconds", "0.05", "--batch", "2", "--out", str(out)]
+    assert main(["bench", "infer", *words]) == 0
+    assert "mine.surge, 1 thread, batch 2" in capsys.readouterr().out
+    assert (out / "mine-1t-b2.png").exists()
+
+
+def test_engines_that_are_not_installed_are_named(tiny_network, tmp_path, capsys, monkeypatch):
+    real = contenders._installed
+    monkeypatch.setattr(
+        contenders, "_installed", lambda name: name not in ("openvino", "onnx") and real(name)
+    )
+    words = ["--network", "tiny", "--seconds", "0.05", "--out", str(tmp_path)]
+    assert main(["bench", "infer", *words]) == 0
+    printed = capsys.readouterr().out
+    for name in ENGINES[2:]:
+        assert f"not installed: {name} (pip install" in printed
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--network", "resnet2"], 'Did you mean "resnet20"'),
+        (["--threads", "0"], "--threads 0 must be at least 1"),
+        (["--batch", "0"], "--batch 0 must be at least 1"),
+        (["--seconds", "0"], "--seconds 0 must be more than 0"),
+        (["missing.surge"], "there is no packed file"),
+    ],
+)
+def test_mistakes_are_one_sentence(words, message, capsys):
+    assert main(["bench", "infer", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_damaged_file_is_one_sentence(tmp_path, capsys):
+    path = tmp_path / "torn.surge"
+    path.write_bytes(b"torn")
+    assert main(["bench", "infer", str(path)]) == 2
+    assert "torn.surge" in capsys.readouterr().err
+
+
+def test_missing_engine_is_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(contenders, "_installed", lambda name: name != "surge_runtime")
+    assert main(["bench", "infer", "--network", "resnet20"]) == 2
+    assert "pip install surge-runtime" in capsys.readouterr().err
+
+
+def test_bench_is_a_group_of_commands():
+    assert "infer" in discover().under("bench")
+
+
+def test_a_contender_that_dies_does_not_take_the_run_along(tmp_path, monkeypatch):
+    path = tmp_path / "bad.surge"
+    path.write_bytes(b"bad")
+    found = trial(Contender("surge", path, binary=True), (1, 1, 8, 8), 1)
+    assert found.peak_bytes is None and "PackedFileError" in found.failure
+    killer = tmp_path / "killer.py"
+    killer.write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.setattr(contenders.starting, "__file__", str(killer))
+    dead = trial(Contender("surge", path, binary=True), (1, 1, 8, 8), 1)
+    assert dead.failure == "killed by SIGILL"
+
+
+def test_openvino_gets_a_second_chance_without_amx(tmp_path, monkeypatch):
+    picky = tmp_path / "picky.py"
+    picky.write_text(
+        "import os, signal\n"
+        "if 'ONEDNN_MAX_CPU_ISA' not in os.environ: os.kill(os.getpid(), signal.SIGILL)\n"
+        "print(123)\n"
+    )
+    monkeypatch.setattr(contenders.starting, "__file__", str(picky))
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    found = trial(Contender("openvino int8", tmp_path / "x.xml", binary=False), (1,), 1)
+    assert found.peak_bytes == 123 and not found.failure
+    assert os.environ.pop("ONEDNN_MAX_CPU_ISA") == contenders.LIMIT["ONEDNN_MAX_CPU_ISA"]
+
+
+def test_peak_memory_sees_what_a_network_needs(tmp_path):
+    sizes = {}
+    for width in (8, 512):
+        path = tmp_path / f"{width}.surge"
+        model = torch.nn.Sequential(torch.nn.Linear(width, 4096), torch.nn.Linear(4096, 4096))
+        surge.pack(model.eval(), torch.zeros(1, width), path, rest="fp32")
+        sizes[width] = trial(Contender("surge", path, binary=True), (1, width), 1).peak_bytes
+    assert sizes[512] > sizes[8] > 4096 * 4096 * 4
