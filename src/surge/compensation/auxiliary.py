@@ -15,7 +15,7 @@ from surge.kernels import fused
 from surge.layers.base import BinaryLayer
 from surge.layers.conv import BinaryConv2d
 from surge.layers.product import geometry_arguments
-from surge.method import standardize
+from surge.method import per_filter
 
 
 class AuxiliaryPath(Path):
@@ -64,6 +64,11 @@ class AuxiliaryPath(Path):
         assert self.weight is not None
         return self.weight
 
+    def ingredients(self, layer: BinaryLayer) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return a weight, and the gain and centre per filter that make it the effective one."""
+        weight = self.effective_weight(layer)
+        return weight.detach() if self.options.objective == "bias" else weight, None, None
+
     def arguments(self, layer: BinaryLayer) -> tuple[list[int], list[int], list[int], int]:
         """Return stride, padding, dilation and groups of the auxiliary operator."""
         return geometry_arguments(layer.geometry)
@@ -78,31 +83,31 @@ class AuxiliaryPath(Path):
             route = x if self.options.aux_input == "layer_input" else self._preactivation()
             tapped, value = z, (entry if route is x else route).detach()
         elif self._fuses(layer, z):
-            weight = self._trained_weight(layer)
+            weight, gain, centre = self.ingredients(layer)
+            weight = weight if gain is None else gain * (weight - cast(Tensor, centre))
             return fused.respond_dual(cast(BinaryConv2d, layer), z, weight, self.scale, self.probes)
         else:
             route, tapped = z, tap(z, self.probes["main"])
             value = tapped.detach()
         y = self._main(layer, tapped)
         if self.options.align:
-            weight = self.effective_weight(layer).to(value.dtype)
-            missing = self._product(layer, value, weight) - y.detach()
+            effective = self.effective_weight(layer).to(value.dtype)
+            missing = self._product(layer, value, effective) - y.detach()
             self.alignment = missing.float().square().mean()
+        weight, gain, centre = self.ingredients(layer)
         return inject(
             y,
             route,
             value,
-            self._trained_weight(layer),
+            weight,
             self.scale,
             self.probes["auxiliary"],
             self._weighting(layer, tapped.detach()),
             self.options.noise,
             *self.arguments(layer),
+            gain,
+            centre,
         )
-
-    def _trained_weight(self, layer: BinaryLayer) -> Tensor:
-        weight = self.effective_weight(layer)
-        return weight.detach() if self.options.objective == "bias" else weight
 
     def _fuses(self, layer: BinaryLayer, z: Tensor) -> bool:
         o = self.options
@@ -186,10 +191,18 @@ class TiedPath(AuxiliaryPath):
 
     def effective_weight(self, layer: BinaryLayer) -> Tensor:
         """Return the real-valued weight that the binary one stands for."""
-        with torch.no_grad():
-            scale = layer.method.packed_scale(layer.weight)
-            scale = layer.geometry.along_weight(scale.expand(layer.weight.shape[0]))
-            return scale * standardize(layer.weight, eps=1e-12)
+        weight, gain, centre = self.ingredients(layer)
+        return cast(Tensor, gain) * (weight - cast(Tensor, centre))
+
+    @torch.no_grad()
+    def ingredients(self, layer: BinaryLayer) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the latent weight, which is there anyway, and what to do with its filters."""
+        weight = layer.weight.detach()
+        dims = per_filter(weight)
+        scale = layer.method.packed_scale(weight).expand(weight.shape[0])
+        spread = (weight.var(dim=dims, keepdim=True) + 1e-12).sqrt()
+        centre = weight.mean(dim=dims, keepdim=True)
+        return weight, layer.geometry.along_weight(scale) / spread, centre
 
 
 class PointwisePath(AuxiliaryPath):

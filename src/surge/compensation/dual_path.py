@@ -72,8 +72,9 @@ def leak(binary: Tensor, z: Tensor, factor: Tensor) -> Tensor:
 
 
 def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, z, saved, weight, scale, _, weighting, noise, stride, padding, dilation, groups = inputs
-    ctx.save_for_backward(saved, weight, scale, weighting)
+    _, z, saved, weight, scale, _, weighting, noise = inputs[:8]
+    stride, padding, dilation, groups, gain, centre = inputs[8:]
+    ctx.save_for_backward(saved, weight, scale, weighting, gain, centre)
     ctx.noise = noise
     ctx.input_dtype = z.dtype
     ctx.convolution = (stride, padding, dilation) if stride else ()
@@ -82,7 +83,9 @@ def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     refuse_double_backward()
-    saved, weight, scale, weighting = ctx.saved_tensors
+    saved, weight, scale, weighting, gain, centre = ctx.saved_tensors
+    if gain is not None:
+        weight = gain * (weight - centre)
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
     g_a, to_weight = transposed(grad, saved, weight, ctx.convolution, ctx.groups, needs)
     to_input, norm = None, None
@@ -96,7 +99,7 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         to_input = scaled(scale, g_a, ctx.input_dtype)
     if to_weight is not None:
         to_weight = scaled(scale, to_weight, weight.dtype)
-    return grad, to_input, None, to_weight, None, norm, *(None,) * 6
+    return grad, to_input, None, to_weight, None, norm, *(None,) * 8
 
 
 @operator("inject", backward=_inject_backward, setup=_inject_setup)
@@ -113,11 +116,14 @@ def inject(
     padding: Sequence[int],
     dilation: Sequence[int],
     groups: int,
+    gain: Tensor | None = None,
+    centre: Tensor | None = None,
 ) -> Tensor:
     """Return ``output``; backward adds the auxiliary gradients to ``z`` and ``weight``.
 
     ``saved`` has the value of ``z`` (pass the tapped tensor: the main path saves it anyway).
     ``weighting`` multiplies g_a (the scope mask, or a dose per channel). With ``noise`` g_a is
-    replaced by Gaussian noise of the same norm.
+    replaced by Gaussian noise of the same norm. With ``gain`` and ``centre``, one each per filter,
+    the operator's weight is ``gain * (weight - centre)``, made when it is needed.
     """
     return output.clone()

@@ -124,7 +124,7 @@ class Step:
         binarize_(self.model, network.method, skip=network.skip)
         self.inputs, self.labels = self._draw(network)
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-        self.model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+        self.model.to(device=device, memory_format=layout)
         self.optimizer = self._compensate(network)
         self._prepare()
         forward = compiled_step(self._loss) if mode != "eager" else self._loss
