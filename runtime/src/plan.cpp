@@ -1,6 +1,7 @@
 #include "plan.hpp"
 
 #include <algorithm>
+#include <array>
 
 #include "error.hpp"
 #include "kernels.hpp"
@@ -28,6 +29,7 @@ class Planner {
         place_padded();
         assign_offsets();
         for (Step& step : plan_.steps) prepare(step);
+        gather_weights();
         size_scratch();
         return std::move(plan_);
     }
@@ -271,6 +273,24 @@ class Planner {
             join_rows(step, op, out);
         }
         step.chunk = chunk_of(filters_of(step), out.w * step.joined);
+    }
+
+    // All weights side by side, in the order they are read.
+    void gather_weights() {
+        size_t total = 0;
+        auto parts = [](Step& step) {
+            return std::array<AlignedMemory*, 4>{&step.binary.weights, &step.binary.base,
+                                                 &step.real.weights, &step.bytes.weights};
+        };
+        for (Step& step : plan_.steps)
+            for (AlignedMemory* part : parts(step)) total += round_up(part->bytes() + kAlignment);
+        AlignedMemory all(total);
+        size_t place = 0;
+        for (Step& step : plan_.steps)
+            for (AlignedMemory* part : parts(step)) {
+                part->move_into(all, place);
+                place += round_up(part->bytes() + kAlignment);
+            }
     }
 
     static int64_t filters_of(const Step& step) {
