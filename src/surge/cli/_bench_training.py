@@ -55,17 +55,24 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
     with progress(console, "training steps", total=len(jobs)) as advance:
         for name, batch, mode in jobs:
             wanted = [v for v in command.variants if v != "literal" or mode == "eager"]
-            rows += _measure(command, name, batch, mode, wanted, device, ceilings, environment)
+            found = _measure(command, name, batch, mode, wanted, device, ceilings, environment)
+            _store(found, command)
+            rows += found
             advance(f"{name} {mode}, batch {batch}")
     _show(rows, console)
     paths = figures.save(draw(rows), [row.as_dict() for row in rows], command.out / "training.png")
     console.print(f"The picture: {paths[0]}")
     if command.json is not None:
         figures.write_json([row.as_dict() for row in rows], command.json)
-    if command.results is not None:
-        command.results.mkdir(parents=True, exist_ok=True)
-        with (command.results / "training.jsonl").open("a") as file:
-            file.writelines(json.dumps(row.as_dict()) + "\n" for row in rows)
+
+
+def _store(rows: list[Row], command: BenchTrainCommand) -> None:
+    """Append what is measured at once: a later failure loses nothing."""
+    if command.results is None:
+        return
+    command.results.mkdir(parents=True, exist_ok=True)
+    with (command.results / "training.jsonl").open("a") as file:
+        file.writelines(json.dumps(row.as_dict()) + "\n" for row in rows)
 
 
 def _measure(
