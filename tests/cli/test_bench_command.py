@@ -69,15 +69,31 @@ def test_sweep_times_sizes_and_batches(tiny_network, tmp_path, capsys, monkeypat
     assert (tmp_path / "tiny-sweep.png").exists()
 
 
-def test_a_packed_file_by_itself(tmp_path, capsys):
+def test_a_packed_file_beside_its_float_twin(tmp_path, capsys, monkeypatch):
+    chosen = ("surge", "surge int8", "onnxruntime fp32", "openvino binary")
+    monkeypatch.setattr(bench, "ENGINES", chosen)
     binary, _ = tiny()
-    path = tmp_path / "mine.surge"
-    surge.pack(binary.eval(), torch.zeros(1, 1, 8, 8), path)
-    out = tmp_path / "out"
+    path, out = tmp_path / "mine.surge", tmp_path / "out"
+    surge.pack(binary.eval(), torch.zeros(1, 1, 8, 8), path, rest="fp32")
     words = [str(path), "--seconds", "0.05", "--batch", "2", "--out", str(out)]
-    assert main(["bench", "infer", *words]) == 0
+    assert main(["bench", "infer", *words, "--json", str(tmp_path / "b.json")]) == 0
     assert "mine.surge, 1 thread, batch 2" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "b.json").read_text())
+    assert [row["engine"] for row in rows] == ["surge", "onnxruntime fp32", "openvino binary"]
+    assert rows[0]["file_bytes"] == path.stat().st_size and rows[0]["network"] == "mine"
+    assert all(row["batch"] == 2 and row["difference"] < 1e-4 for row in rows)
     assert (out / "mine-1t-b2.png").exists()
+
+
+def test_a_packed_file_that_cannot_be_rebuilt_is_timed_by_itself(tmp_path, capsys):
+    model = cnn_digits(width=8)
+    surge.binarize_(model, "tbn")
+    path = tmp_path / "ternary.surge"
+    surge.pack(model.eval(), torch.zeros(1, 1, 8, 8), path, rest="fp32")
+    assert main(["bench", "infer", str(path), "--seconds", "0.05", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "ternary.surge is timed by itself: the operator" in printed
+    assert (tmp_path / "ternary-1t-b1.png").exists()
 
 
 def test_engines_that_are_not_installed_are_named(tiny_network, tmp_path, capsys, monkeypatch):

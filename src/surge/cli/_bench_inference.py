@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from surge.cli.console import print_table, progress
-from surge.errors import ConfigError, MissingDependencyError
+from surge.cli._bench_reporting import Found, report
+from surge.cli.console import progress
+from surge.errors import ConfigError, ExportError, MissingDependencyError
 from surge.export.load import load_packed
-from surge.layers.hooks import binary_layers
 from surge.study import figures, latency, latency_figures
 from surge.study.contenders import (
     ENGINES,
@@ -31,6 +31,7 @@ from surge.study.contenders import (
 )
 from surge.study.latency import OURS, Row, Step
 from surge.study.timing import Timing, interleaved
+from surge.study.unpacking import workload_of
 from surge.study.workloads import NETWORKS, Workload, with_batch, workload
 from surge.train.run import describe_environment
 
@@ -51,15 +52,6 @@ class Place:
     commit: str | None
 
 
-@dataclass(frozen=True)
-class Found:
-    """One network, measured."""
-
-    rows: list[Row]
-    steps: list[Step]
-    failures: dict[str, str]
-
-
 def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
     """Measure every network, print and draw it, write what was asked for; return the rows."""
     _check(command)
@@ -72,21 +64,19 @@ def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
     names: Sequence[str] = command.network or (() if command.file else (DEFAULT,))
     rows: list[Row] = []
     profiles: dict[str, list[Step]] = {}
-    works = [] if command.file is None else [None]
-    for name in [*works, *names]:
-        if name is None:
-            assert command.file is not None
-            found, work = measure_file(command.file, command, place), None
-            title = command.file.name
-        else:
-            work = with_batch(workload(name, size=command.size), command.batch)
-            console.print(f"{name}: {work.about}", markup=False)
-            found = measure(work, command, place, absent, console)
-            title = name
-        report(title, found, work, command, console)
+    if command.file is not None:
+        found, work = measure_file(command.file, command, place, absent, console)
+        report(command.file.name, found, work, command, console)
         rows += found.rows
-        profiles[found.rows[0].network] = found.steps
-        if command.sweep and name is not None:
+        profiles[command.file.stem] = found.steps
+    for name in names:
+        work = with_batch(workload(name, size=command.size), command.batch)
+        console.print(f"{name}: {work.about}", markup=False)
+        found = measure(work, command, place, absent, console)
+        report(name, found, work, command, console)
+        rows += found.rows
+        profiles[name] = found.steps
+        if command.sweep:
             rows += sweep(name, command, place, console)
     for engine, how in absent.items():
         console.print(f"not installed: {engine} ({how})", markup=False)
@@ -130,6 +120,8 @@ def measure(
     place: Place,
     absent: dict[str, str],
     console: Console,
+    *,
+    packed: Path | None = None,
 ) -> Found:
     """Write the network for every engine, try each on its own, then time all in turns."""
     engines = tuple(engine for engine in ENGINES if engine not in absent)
@@ -143,7 +135,7 @@ def measure(
         ):
             ready: list[Contender] = []
             trials: dict[str, Trial] = {}
-            for contender in prepare(work, Path(folder), engines):
+            for contender in prepare(work, Path(folder), engines, packed=packed):
                 trials[contender.engine] = trial(contender, batch.shape, command.threads)
                 ready.append(contender)
                 advance(contender.engine)
@@ -171,13 +163,31 @@ def measure(
     return Found(rows, steps, failures)
 
 
-def measure_file(path: Path, command: BenchInferCommand, place: Place) -> Found:
-    """Time a packed file by itself."""
+def measure_file(
+    path: Path,
+    command: BenchInferCommand,
+    place: Place,
+    absent: dict[str, str],
+    console: Console,
+) -> tuple[Found, Workload | None]:
+    """Time a packed file beside the others; by itself if its network cannot be rebuilt."""
     try:
         loaded = load_packed(path)
     except ValueError as error:  # the engine's word for a damaged file
         raise ConfigError(str(error)) from error
-    shape = (command.batch, *loaded.input_shape)
+    try:
+        work = with_batch(workload_of(path), command.batch)
+    except ExportError as error:
+        console.print(f"{path.name} is timed by itself: {error}", style="yellow", markup=False)
+        return _by_itself(path, loaded.input_shape, command, place), None
+    others = {**absent, "surge int8": ""}
+    return measure(work, command, place, others, console, packed=path), work
+
+
+def _by_itself(
+    path: Path, input_shape: tuple[int, ...], command: BenchInferCommand, place: Place
+) -> Found:
+    shape = (command.batch, *input_shape)
     batch = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
     contender = Contender(OURS, path, binary=True)
     tried = trial(contender, shape, command.threads)
@@ -254,46 +264,6 @@ def profile(path: Path, batch: Any, threads: int, times: int = 9) -> list[Step]:
         Step(name, kind, float(np.median([run[index][2] for run in taken])))
         for index, (name, kind, _) in enumerate(taken[0])
     ]
-
-
-def report(
-    title: str, found: Found, work: Workload | None, command: BenchInferCommand, console: Console
-) -> None:
-    """Print a network's table, profile and sentences, and draw its picture."""
-    first = found.rows[0]
-    facts = f"{first.threads} thread{'s' * (first.threads > 1)}, batch {first.batch}"
-    print_table(
-        console, latency.shown(found.rows), title=f"{title}, {facts}", columns=latency.COLUMNS
-    )
-    if found.steps:
-        whole = sum(step.micros for step in found.steps)
-        parts = ", ".join(
-            f"{kind} {100 * micros / whole:.0f} %"
-            for kind, micros in latency.by_kind(found.steps).items()
-        )
-        rows = [
-            {
-                "step": s.name,
-                "kind": s.kind,
-                "µs": f"{s.micros:.1f}",
-                "%": f"{100 * s.micros / whole:.1f}",
-            }
-            for s in found.steps
-        ]
-        print_table(console, rows, title=f"the packed network, step by step: {parts}")
-    for engine, failure in found.failures.items():
-        console.print(f"{engine} cannot run here: {failure}", style="yellow", markup=False)
-    widths = (
-        [] if work is None else [la.geometry.in_features for _, la in binary_layers(work.binary)]
-    )
-    for sentence in latency.remarks(found.rows, found.steps, widths):
-        console.print(sentence, markup=False, soft_wrap=True)
-    figure = latency_figures.draw(found.rows, found.steps, f"{title}, {facts}")
-    numbers: list[figures.Row] = [vars(row) for row in found.rows]
-    numbers += [{"step": s.name, "kind": s.kind, "micros": s.micros} for s in found.steps]
-    path = command.out / f"{Path(title).stem}-{first.threads}t-b{first.batch}.png"
-    for written in figures.save(figure, numbers, path):
-        console.print(f"wrote {written}", markup=False, soft_wrap=True)
 
 
 def sweep(name: str, command: BenchInferCommand, place: Place, console: Console) -> list[Row]:

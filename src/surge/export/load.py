@@ -15,6 +15,8 @@ def load_packed(path: str | os.PathLike[str], *, threads: int = 1) -> Any:
     """
     try:
         import surge_runtime
+
+        surge_runtime.tiers()  # loads the native library, which may be missing as well
     except ImportError as error:
         raise MissingDependencyError(
             "load_packed needs the engine: pip install surge-runtime (from a checkout: "

@@ -1,5 +1,6 @@
 """The engines that are compared: each gets the same network as its own file and runs it."""
 
+import importlib
 import importlib.util
 import json
 import logging
@@ -75,18 +76,24 @@ def missing_engines() -> dict[str, str]:
 
 def _installed(package: str) -> bool:
     try:
+        if package == "surge_runtime":
+            importlib.import_module(package).tiers()  # it may be there without its native library
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
         return False
 
 
-def prepare(work: Workload, folder: Path, engines: tuple[str, ...]) -> Iterator[Contender]:
-    """Write the files of all engines, one after the other."""
+def prepare(
+    work: Workload, folder: Path, engines: tuple[str, ...], *, packed: Path | None = None
+) -> Iterator[Contender]:
+    """Write the files of all engines, one after the other; ``packed`` is one that exists."""
     example = work.example[:1]
     twin = folder / "float.onnx"
     whole = folder / "float-int8.onnx"
     for engine in engines:
         match engine:
+            case "surge" if packed is not None:
+                path = packed
             case "surge" | "surge int8":
                 path = folder / f"{engine.replace(' ', '-')}.surge"
                 rest: Rest = "int8" if "int8" in engine else "fp32"
