@@ -1,0 +1,62 @@
+"""Thirty steps of every method through ``surge train``, with and without SURGE.
+
+The network is that of the digits table; the slow test does the same with every row of ``common``.
+"""
+
+import json
+import math
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+
+from surge.cli import _training, main
+from surge.method import get_method, list_methods
+from surge.recipes import get_recipe, list_recipes
+from surge.recipes.recipe import MethodSpec, with_surge
+from tests.train.losses import cached_sets
+
+TEXT = ("bibert", "binarybert", "bit")
+"""Methods for layers of text, which the tests of GLUE train."""
+ROWS = [
+    f"digits-cnn-{method}{arm}"
+    for method in list_methods()
+    for arm in ("", "-surge")
+    if method not in TEXT and not (arm and get_method(method).not_compensable)
+]
+
+
+def row_of_digits(name):
+    """The digits recipe of any method."""
+    method = name.removeprefix("digits-cnn-").removesuffix("-surge")
+    recipe = get_recipe("digits-cnn-bnn")
+    spec = replace(recipe.train, lr=0.2, warmup=0)  # there are but 30 steps
+    plain = replace(recipe, row=f"cnn-{method}", method=MethodSpec(method), train=spec)
+    return with_surge(plain) if name.endswith("-surge") else plain
+
+
+def train(name, folder, *options):
+    """Train with the command; return the rows of its metrics."""
+    words = ["train", name, "--device", "cpu", "--save-every", "1e9"]
+    words += ["--out", str(folder / "run"), "--results", str(folder / "results")]
+    with mock.patch.object(_training, "load_sets", cached_sets):
+        assert main([*words, *options]) == 0
+    rows = [json.loads(row) for row in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert all(math.isfinite(row["train_loss"] + row["test_loss"]) for row in rows)
+    return rows
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_loss_falls_within_thirty_steps(tmp_path, name):
+    with mock.patch.object(_training, "get_recipe", row_of_digits):
+        rows = train(name, tmp_path, "--limit", "320", "--epochs", "6")  # of 5 batches
+    assert rows[-1]["train_loss"] < 0.9 * rows[0]["train_loss"]
+    assert sum(row["flips"] for row in rows) > 0
+    assert ("scale" in rows[-1]) == name.endswith("-surge")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("common-")])
+def test_loss_of_the_common_protocol_falls_within_thirty_steps(tmp_path, data_dir, name):
+    rows = train(name, tmp_path, "--limit", "4", "--epochs", "30", "--data", str(data_dir))
+    assert rows[-1]["train_loss"] < 0.5 * rows[0]["train_loss"]
