@@ -107,8 +107,9 @@ void Executor::run_step(const Step& step, const float* input) {
 void Executor::clear_sinks(const Step& step) {
     for (int index : step.sinks) {
         const SignSink& sink = plan_.sinks[size_t(index)];
-        clear_border(buffer<char>(sink.buffer), sink.rows, sink.columns, sink.pixel_words() * 4,
-                     sink.padding);
+        for (int64_t plane = 0; plane < sink.planes; ++plane)
+            clear_border(buffer<char>(sink.buffer) + plane * sink.plane_words() * 4, sink.rows,
+                         sink.columns, sink.pixel_words() * 4, sink.padding);
     }
 }
 
@@ -116,6 +117,13 @@ void Executor::write_sinks(const Step& step, int64_t y, const float* row) {
     for (int index : step.sinks) {
         if (index == step.fused) continue;
         const SignSink& sink = plan_.sinks[size_t(index)];
+        if (sink.rule != BitRule::Sign) {
+            kernels_.plane_bits({row, shape(sink.value).w * sink.groups, sink.channels, sink.words,
+                                 sink.planes, sink.rule == BitRule::Ternary,
+                                 buffer<uint32_t>(sink.buffer) + sink.place(y, 0),
+                                 sink.plane_words()});
+            continue;
+        }
         SignRow signs;
         signs.input = row;
         signs.pixels = shape(sink.value).w;
@@ -225,6 +233,7 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
     switch (node.op) {
         case Op::BinaryConv: return binary_row(step, node, y, out, scratch);
         case Op::Conv:
+            if (step.planar) return plane_row(step, node, y, out, scratch);
             return node.by_bytes() ? byte_row(step, node, y, out, scratch)
                                    : float_row(step, node, y, out, scratch);
         case Op::Affine: return affine_row(node, y, out);
@@ -367,6 +376,43 @@ void Executor::float_row(const Step& step, const Node& node, int64_t y, float* o
             end.pixels = call.pixels;
             end.sums = call.sums;
             end.value_pitch = call.blocks * kLanes;
+            choose_channels(end, node, g * per_group, per_group);
+            kernels_.finish_row(end);
+        }
+}
+
+// Every plane of the input with every plane of the weights; the sums are whole numbers.
+void Executor::plane_row(const Step& step, const Node& node, int64_t y, float* out,
+                         char* scratch) {
+    const Shape& result = shape(node.output);
+    const SignSink& sink = plan_.sinks[size_t(step.signs)];
+    int64_t per_group = result.c / node.groups, padded = step.planes[0].bits.blocks * kLanes;
+    BinaryRow call = {};
+    call.offsets = step.offsets.data();
+    call.words = step.planes[0].bits.words;
+    call.step = node.window.stride[1] * sink.pixel_words();
+    call.blocks = step.planes[0].bits.blocks;
+    call.counts = reinterpret_cast<int32_t*>(scratch);
+    int32_t* sums = call.counts + step.chunk * padded;
+    const uint32_t* bits =
+        buffer<uint32_t>(sink.buffer) + y * node.window.stride[0] * sink.row_words();
+    for (int64_t g = 0; g < node.groups; ++g)
+        for (int64_t x = 0; x < result.w; x += step.chunk) {
+            call.pixels = std::min(step.chunk, result.w - x);
+            std::fill_n(sums, call.pixels * padded, 0);
+            for (size_t j = 0; j < step.planes.size(); ++j)
+                for (int64_t i = 0; i < sink.planes; ++i) {
+                    const PlaneFilters& plane = step.planes[j];
+                    call.input = bits + i * sink.plane_words() + g * sink.words + x * call.step;
+                    call.weights = plane.bits.group(g);
+                    kernels_.binary_row(call);
+                    kernels_.add_plane({call.pixels, padded, plane.ones.data() + g * padded,
+                                        call.counts, sink.weight(i) * (int32_t(1) << j), sums});
+                }
+            FinishRow end = finish(node, y, x, out);
+            end.pixels = call.pixels;
+            end.counts = sums;
+            end.value_pitch = padded;
             choose_channels(end, node, g * per_group, per_group);
             kernels_.finish_row(end);
         }

@@ -41,6 +41,7 @@ class Executor {
     void row(const Step& step, int64_t y, float* out, char* scratch);
     void binary_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void float_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void plane_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void byte_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void affine_row(const Node& node, int64_t y, float* out);
     FinishRow finish(const Node& node, int64_t y, int64_t column, float* out) const;

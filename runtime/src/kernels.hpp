@@ -129,6 +129,30 @@ struct BytePixels {
     uint8_t* output;
 };
 
+// Planes of a row of whole numbers from 0 up (the digits, lowest first) or of -1, 0 and 1 (where it
+// is 1, then where it is -1); a NaN counts as 0.
+struct PlaneBits {
+    const float* input;
+    int64_t pixels;  // times groups
+    int64_t channels;
+    int64_t words;
+    int64_t planes;
+    bool ternary;
+    uint32_t* bits;
+    int64_t pitch;  // words from one plane to the next
+};
+
+// Counts of one plane of inputs (0 or 1) and one of weights (+-1) added to sums of products:
+//     sums[p][f] += factor * (ones[f] - counts[p][f])
+struct PlaneSums {
+    int64_t pixels;
+    int64_t filters;
+    const int32_t* ones;
+    const int32_t* counts;
+    int32_t factor;
+    int32_t* sums;
+};
+
 struct Kernels {
     const char* name;
     void (*binary_row)(const BinaryRow&);
@@ -140,6 +164,8 @@ struct Kernels {
     void (*sign_row)(const SignRow&);
     void (*max_row)(const MaxRow&);
     void (*byte_pixels)(const BytePixels&);
+    void (*plane_bits)(const PlaneBits&);
+    void (*add_plane)(const PlaneSums&);
 };
 
 // The tier of that name, "auto" or "" for the best one; null if this machine cannot run it.

@@ -332,10 +332,30 @@ inline uint32_t sign_lanes(const float* x, const float* shift, int64_t count) {
 
 void sign_row(const SignRow& row) { sign_pixels(row, sign_lanes); }
 
+inline uint32_t plane16(const float* x, __mmask16 lanes, bool ternary, int64_t plane) {
+    const __m512 zero = _mm512_setzero_ps();
+    __m512 value = _mm512_maskz_loadu_ps(lanes, x);
+    if (ternary)
+        return plane == 0 ? _mm512_cmp_ps_mask(value, zero, _CMP_GT_OQ)
+                          : _mm512_cmp_ps_mask(value, zero, _CMP_LT_OQ);
+    // The larger of a NaN and zero is zero, in this order of operands.
+    __m512i digits = _mm512_cvttps_epi32(_mm512_max_ps(value, zero));
+    return _mm512_test_epi32_mask(digits, _mm512_set1_epi32(1 << plane));
+}
+
+void plane_bits(const PlaneBits& row) {
+    plane_words(row, [&](const float* x, int64_t count, int64_t plane) {
+        uint32_t word = plane16(x, lanes_of(count), row.ternary, plane);
+        if (count <= kLanes) return word;
+        return word | plane16(x + kLanes, lanes_of(count - kLanes), row.ternary, plane) << kLanes;
+    });
+}
+
 }  // namespace
 
 extern const Kernels kAvx512Kernels;
 const Kernels kAvx512Kernels = {"avx512",   binary_row, binary_finish, float_row,  byte_row,
-                                finish_row, sign_row,   max_row,       byte_pixels};
+                                finish_row, sign_row,   max_row,       byte_pixels,
+    plane_bits, add_plane};
 
 }  // namespace surge

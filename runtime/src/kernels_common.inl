@@ -206,3 +206,44 @@ void byte_pixels(const BytePixels& row) {
             out[p * row.quads + q] = word;
         }
 }
+
+void add_plane(const PlaneSums& call) {
+    const PlaneSums plane = call;
+    for (int64_t p = 0; p < plane.pixels; ++p) {
+        const int32_t* counts = plane.counts + p * plane.filters;
+        int32_t* sums = plane.sums + p * plane.filters;
+#pragma GCC ivdep
+        for (int64_t f = 0; f < plane.filters; ++f)
+            sums[f] += plane.factor * (plane.ones[f] - counts[f]);
+    }
+}
+
+inline uint32_t digits_of(float x, bool ternary) {
+    if (ternary) return uint32_t(x > 0.0f) | uint32_t(x < 0.0f) << 1;
+    return uint32_t(int32_t(x > 0.0f ? x : 0.0f));
+}
+
+// Calls word(x, count, plane) for every run of up to 32 channels.
+template <typename Word>
+inline void plane_words(const PlaneBits& row, Word word) {
+    const float* x = row.input;
+    uint32_t* out = row.bits;
+    for (int64_t p = 0; p < row.pixels; ++p) {
+        int64_t left = row.channels;
+        for (int64_t w = 0; w < row.words; ++w, left -= kWordBits, ++out) {
+            int64_t count = left < kWordBits ? left : kWordBits;
+            for (int64_t plane = 0; plane < row.planes; ++plane)
+                out[plane * row.pitch] = word(x, count, plane);
+            x += count;
+        }
+    }
+}
+
+inline void plane_bits_one_by_one(const PlaneBits& row) {
+    plane_words(row, [&](const float* x, int64_t count, int64_t plane) {
+        uint32_t word = 0;
+        for (int64_t c = 0; c < count; ++c)
+            word |= (digits_of(x[c], row.ternary) >> plane & 1u) << c;
+        return word;
+    });
+}

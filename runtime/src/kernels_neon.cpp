@@ -149,6 +149,7 @@ void binary_finish(const BinaryRow& row, const FinishRow& end) {
 
 extern const Kernels kNeonKernels;
 const Kernels kNeonKernels = {"neon",     binary_row, binary_finish, float_row,  byte_row,
-                              finish_row, sign_row,   max_row,       byte_pixels};
+                              finish_row, sign_row,   max_row,       byte_pixels,
+    plane_bits_one_by_one, add_plane};
 
 }  // namespace surge

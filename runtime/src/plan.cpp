@@ -1,7 +1,6 @@
 #include "plan.hpp"
 
 #include <algorithm>
-#include <array>
 
 #include "error.hpp"
 #include "kernels.hpp"
@@ -13,6 +12,7 @@ namespace {
 constexpr size_t kLargestArena = size_t(1) << 31;
 constexpr int64_t kCacheValues = 8192;  // kernel results that stay in the first-level cache
 constexpr int64_t kJoinedPixels = 48;   // of joined rows
+constexpr int64_t kMostPlanes = 8;      // pairs of planes of a convolution
 
 class Planner {
    public:
@@ -46,6 +46,40 @@ class Planner {
             step.output = plan_.graph.nodes[i].output;
             plan_.steps.push_back(std::move(step));
         }
+        for (Step& step : plan_.steps) step.planar = step.node >= 0 && by_planes(node(step));
+    }
+
+    const Node* maker(int value) const {
+        return value == 0 ? nullptr : &plan_.graph.nodes[size_t(value) - 1];
+    }
+
+    // Planes of a value that is a whole number from 0 up, or -1, 0 or 1; 0 if it is neither.
+    int64_t planes_of(int value, BitRule& rule) const {
+        const Node* made = maker(value);
+        rule = made && made->op == Op::Ternary ? BitRule::Ternary : BitRule::Digits;
+        if (made && made->op == Op::Ternary) return 2;
+        const Node* limits = made && made->op == Op::Round ? maker(made->inputs[0]) : nullptr;
+        if (!limits || limits->activation.kind != ActivationKind::Clamp ||
+            limits->activation.low < 0.0f || limits->activation.high > 1.0f)
+            return 0;
+        int64_t planes = 1;
+        while (made->levels >> planes) ++planes;
+        return planes;
+    }
+
+    // Worth it while there are fewer pairs of planes than a real product costs, and exact while
+    // all sums are whole numbers that fp32 can hold.
+    bool by_planes(const Node& reader) const {
+        if (reader.op != Op::Conv || !reader.weight_bits || !reader.offset.empty()) return false;
+        BitRule rule;
+        int64_t planes = planes_of(reader.inputs[0], rule);
+        int64_t depth = reader.window.taps() * (shape(reader.inputs[0]).c / reader.groups);
+        bool exact = depth < (int64_t(1) << 24) >> (planes + reader.weight_bits);
+        return planes > 0 && planes * reader.weight_bits <= kMostPlanes && exact;
+    }
+
+    static bool reads_bits(const Step& step, const Node& reader) {
+        return reader.op == Op::BinaryConv || step.planar;
     }
 
     // Values are numbered in the order they are made: value v comes from step v.
@@ -54,7 +88,7 @@ class Planner {
         float_uses_.assign(plan_.graph.values.size(), 0);
         for (size_t i = 1; i < plan_.steps.size(); ++i) {
             const Node& reader = node(plan_.steps[i]);
-            if (reader.op != Op::BinaryConv)
+            if (!reads_bits(plan_.steps[i], reader))
                 for (int value : reader.inputs) use(value, int(i));
             if (reader.residual >= 0) use(reader.residual, int(i));
         }
@@ -110,11 +144,11 @@ class Planner {
         auto later = [&](int value) {
             last_float_use_[size_t(value)] = std::max(last_float_use_[size_t(value)], step);
         };
-        if (source.op != Op::BinaryConv) later(source.inputs[0]);
+        const Step& place = plan_.steps[size_t(source.output)];
+        if (place.signs < 0) later(source.inputs[0]);
         if (source.residual >= 0) later(source.residual);
-        if (source.op != Op::BinaryConv) return;
-        Buffer& signs =
-            plan_.buffers[size_t(plan_.sinks[size_t(plan_.steps[size_t(source.output)].signs)].buffer)];
+        if (place.signs < 0) return;
+        Buffer& signs = plan_.buffers[size_t(plan_.sinks[size_t(place.signs)].buffer)];
         signs.last = std::max(signs.last, step);
     }
 
@@ -130,7 +164,7 @@ class Planner {
     void place_sinks() {
         for (size_t i = 1; i < plan_.steps.size(); ++i) {
             const Node& reader = node(plan_.steps[i]);
-            if (reader.op != Op::BinaryConv) continue;
+            if (!reads_bits(plan_.steps[i], reader)) continue;
             int sink = find_sink(reader);
             plan_.steps[i].signs = sink;
             Buffer& buffer = plan_.buffers[size_t(plan_.sinks[size_t(sink)].buffer)];
@@ -149,14 +183,16 @@ class Planner {
         sink.rows = in.h + 2 * sink.padding[0];
         sink.columns = in.w + 2 * sink.padding[1];
         sink.shift = reader.shift;
+        if (reader.op == Op::Conv) sink.planes = planes_of(sink.value, sink.rule);
         for (size_t i = 0; i < plan_.sinks.size(); ++i) {
             const SignSink& other = plan_.sinks[i];
             if (other.value == sink.value && other.groups == sink.groups &&
+                other.rule == sink.rule &&
                 std::equal(sink.padding, sink.padding + 2, other.padding) &&
                 other.shift == sink.shift)
                 return int(i);
         }
-        size_t words = size_t(sink.rows) * size_t(sink.row_words());
+        size_t words = size_t(sink.planes) * size_t(sink.plane_words());
         if (words > kLargestArena / 4) throw Error("\"" + reader.name + "\" is too large to run");
         sink.buffer = add_buffer(words * 4, sink.value, sink.value);
         int index = int(plan_.sinks.size());
@@ -165,11 +201,15 @@ class Planner {
         return index;
     }
 
+    static bool works_by_rows(const Node& maker) {
+        return maker.has_epilogue() || maker.op == Op::Round || maker.op == Op::Ternary;
+    }
+
     void place_values() {
         plan_.value_buffer.assign(plan_.graph.values.size(), -1);
         for (size_t v = 0; v < plan_.graph.values.size(); ++v) {
             const Step& step = plan_.steps[v];
-            bool by_rows = step.node >= 0 && node(step).has_epilogue();
+            bool by_rows = step.node >= 0 && works_by_rows(node(step));
             if ((last_float_use_[v] < 0 && by_rows) || step.pulled) continue;
             if (v == 0 && input_in_passing_) continue;
             int last = std::max(last_float_use_[v], int(v));
@@ -206,7 +246,8 @@ class Planner {
             const int64_t* padding = reader.window.padding;
             bool direct = std::find(plan_.direct.begin(), plan_.direct.end(), int(i)) !=
                           plan_.direct.end();
-            if (reader.op != Op::Conv || (padding[0] == 0 && padding[1] == 0 && !direct)) continue;
+            if (reader.op != Op::Conv || plan_.steps[i].planar) continue;
+            if ((padding[0] == 0 && padding[1] == 0 && !direct)) continue;
             const Shape& in = shape(reader.inputs[0]);
             int64_t pixels = (in.h + 2 * padding[0]) * (in.w + 2 * padding[1]);
             // A kernel may read a whole quad at the last channel.
@@ -256,6 +297,11 @@ class Planner {
             const SignSink& sink = plan_.sinks[size_t(step.signs)];
             add_offsets(step, op.window, sink.row_words(), sink.pixel_words(), 1, sink.words);
             choose_fused(step, op, in.c * op.window.taps());
+        } else if (step.planar) {
+            for (int64_t plane = 0; plane < op.weight_bits; ++plane)
+                step.planes.push_back(make_plane(file_, op, in, out, plane));
+            const SignSink& sink = plan_.sinks[size_t(step.signs)];
+            add_offsets(step, op.window, sink.row_words(), sink.pixel_words(), 1, sink.words);
         } else if (op.op == Op::Conv && op.by_bytes()) {
             step.bytes = make_bytes(file_, op, in, out);
             int64_t quads = (in.c + 3) / 4;
@@ -279,8 +325,10 @@ class Planner {
     void gather_weights() {
         size_t total = 0;
         auto parts = [](Step& step) {
-            return std::array<AlignedMemory*, 4>{&step.binary.weights, &step.binary.base,
-                                                 &step.real.weights, &step.bytes.weights};
+            std::vector<AlignedMemory*> list = {&step.binary.weights, &step.binary.base,
+                                                &step.real.weights, &step.bytes.weights};
+            for (PlaneFilters& plane : step.planes) list.push_back(&plane.bits.weights);
+            return list;
         };
         for (Step& step : plan_.steps)
             for (AlignedMemory* part : parts(step)) total += round_up(part->bytes() + kAlignment);
@@ -294,7 +342,9 @@ class Planner {
     }
 
     static int64_t filters_of(const Step& step) {
-        return kLanes * std::max(step.binary.blocks, std::max(step.real.blocks, step.bytes.blocks));
+        // Plane by plane there are counts and sums.
+        int64_t planes = step.planes.empty() ? 0 : 2 * step.planes[0].bits.blocks;
+        return kLanes * std::max({step.binary.blocks, step.real.blocks, step.bytes.blocks, planes});
     }
 
     static void add_offsets(Step& step, const Window& window, int64_t row, int64_t pixel,
@@ -357,7 +407,7 @@ class Planner {
                 plan_.pool_rows =
                     std::max(plan_.pool_rows, size_t(std::min(node(step).window.kernel[0], in.h)));
             }
-            if (!node(step).has_epilogue()) continue;
+            if (!works_by_rows(node(step))) continue;
             results = std::max(results, size_t(step.chunk * filters_of(step)) * 4);
             row = std::max(row, size_t(out.w * out.c) * 4);
         }

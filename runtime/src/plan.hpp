@@ -16,9 +16,15 @@ struct Buffer {
     int first = 0, last = 0;  // steps between which it is needed
 };
 
-// The signs of a value as bits, with a border of zeros, as a binary convolution reads them. The
-// step that makes the value writes them, row by row, while the row is still in the cache.
+// What the bits of a value say: its sign; the digits of a whole number, lowest plane first; where a
+// ternary value is 1 and where it is -1.
+enum class BitRule { Sign, Digits, Ternary };
+
+// A value as bits, with a border of zeros, as a binary convolution reads them. The step that makes
+// the value writes them, row by row, while the row is still in the cache.
 struct SignSink {
+    BitRule rule = BitRule::Sign;
+    int64_t planes = 1;  // one after the other
     int value = 0;
     int buffer = 0;
     int64_t padding[2] = {0, 0};
@@ -28,6 +34,11 @@ struct SignSink {
 
     int64_t pixel_words() const { return groups * words; }
     int64_t row_words() const { return columns * pixel_words(); }
+    int64_t plane_words() const { return rows * row_words(); }
+    // What a bit of a plane counts.
+    int32_t weight(int64_t plane) const {
+        return rule == BitRule::Ternary && plane == 1 ? -1 : int32_t(1) << plane;
+    }
     // Where a pixel's bits are.
     int64_t place(int64_t y, int64_t x) const {
         return (y + padding[0]) * row_words() + (x + padding[1]) * pixel_words();
@@ -38,7 +49,8 @@ struct Step {
     int node = -1;    // -1: bring the input into the engine's order
     int output = 0;   // value
     int padded = -1;  // buffer of the input with a border around it (real convolutions)
-    int signs = -1;   // sink that a binary convolution reads
+    int signs = -1;   // sink that a binary convolution, or one by planes, reads
+    bool planar = false;  // whether a convolution of few bits is computed plane by plane
     std::vector<int> sinks;        // that this step writes
     int fused = -1;                // the one of them that the kernel writes by itself
     std::vector<int32_t> offsets;  // of the words, runs or quads of a filter
@@ -48,6 +60,7 @@ struct Step {
     int pulls = -1;                // step whose rows a maximum pool asks for, one by one
     bool pulled = false;           // whether this step only runs when it is asked
     BinaryFilters binary;
+    std::vector<PlaneFilters> planes;
     FloatFilters real;
     ByteFilters bytes;
     // Where only signs are needed: 1 where the sum of products is between these.

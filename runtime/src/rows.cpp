@@ -121,7 +121,14 @@ void square_root_row(const RowSource& in, int64_t y, float* out) {
 void round_row(const Node& node, const RowSource& in, int64_t y, float* out) {
     const float* row = pixel(in, y, 0);
     float levels = float(node.levels);
-    for (int64_t i = 0; i < in.shape.w * in.shape.c; ++i) out[i] = std::nearbyint(row[i] * levels);
+    // Adding and taking away 1.5 * 2^23 rounds numbers below 2^22, the even one of two.
+    constexpr float kShift = 12582912.0f, kLimit = 4194304.0f;
+    for (int64_t i = 0; i < in.shape.w * in.shape.c; ++i) {
+        float t = row[i] * levels;
+        float rounded = t + kShift;
+        rounded = rounded - kShift;
+        out[i] = std::fabs(t) < kLimit ? rounded : std::nearbyint(t);
+    }
 }
 
 float sample_mean(const RowSource& in) {

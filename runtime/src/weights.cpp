@@ -67,9 +67,11 @@ BorderClasses border_classes(const Window& window, int axis, int64_t size, int64
     return classes;
 }
 
-BinaryFilters make_binary(const Container& file, const Node& node, const Shape& in,
-                          const Shape& out) {
-    const Tensor& source = file.tensor(node.weight);
+namespace {
+
+// Bits from `bit` on, filters side by side.
+BinaryFilters interleave_bits(const Tensor& source, const Node& node, const Shape& in,
+                              const Shape& out, int64_t bit) {
     int64_t taps = node.window.taps(), depth = in.c / node.groups;
     int64_t per_group = out.c / node.groups, group_words = ceil_div(depth, kWordBits);
     BinaryFilters filters;
@@ -77,10 +79,9 @@ BinaryFilters make_binary(const Container& file, const Node& node, const Shape& 
     filters.blocks = ceil_div(per_group, kLanes);
     int64_t padded = filters.blocks * kLanes;
     bounded(depth, taps * 8, node);  // so that every count fits into 32 bits
-    int64_t total = bounded(bounded(node.groups * padded, filters.words, node), 1, node);
+    int64_t total = bounded(bounded(node.groups, padded, node), filters.words, node);
     filters.weights = AlignedMemory(size_t(total) * 4);
     uint32_t* words = filters.weights.as<uint32_t>();
-    int64_t bit = 0;
     for (int64_t f = 0; f < out.c; ++f) {
         int64_t group = f / per_group, lane = f % per_group;
         uint32_t* filter = words + group * padded * filters.words +
@@ -91,13 +92,39 @@ BinaryFilters make_binary(const Container& file, const Node& node, const Shape& 
                 filter[(t * group_words + c / kWordBits) * kLanes] |= value << c % kWordBits;
             }
     }
+    return filters;
+}
+
+}  // namespace
+
+BinaryFilters make_binary(const Container& file, const Node& node, const Shape& in,
+                          const Shape& out) {
+    const Tensor& source = file.tensor(node.weight);
+    int64_t taps = node.window.taps(), depth = in.c / node.groups;
+    BinaryFilters filters = interleave_bits(source, node, in, out, 0);
     filters.rows = border_classes(node.window, 0, in.h, out.h);
     filters.columns = border_classes(node.window, 1, in.w, out.w);
-    filters.base_pitch = node.groups * padded;
+    filters.base_pitch = node.groups * filters.blocks * kLanes;
     int64_t classes = int64_t(filters.rows.taps.size() * filters.columns.taps.size());
     bounded(bounded(classes, filters.base_pitch, node), taps, node);
     filters.base = AlignedMemory(size_t(classes * filters.base_pitch) * 4);
     fill_base(filters, node, ones_per_tap(source, out.c, taps, depth), depth, out.c);
+    return filters;
+}
+
+PlaneFilters make_plane(const Container& file, const Node& node, const Shape& in, const Shape& out,
+                        int64_t plane) {
+    const Tensor& source = file.tensor(node.weight);
+    int64_t depth = node.window.taps() * (in.c / node.groups), per_group = out.c / node.groups;
+    int64_t bit = plane * out.c * depth;
+    PlaneFilters filters;
+    filters.bits = interleave_bits(source, node, in, out, bit);
+    int64_t padded = filters.bits.blocks * kLanes;
+    filters.ones.assign(size_t(node.groups * padded), 0);
+    for (int64_t f = 0; f < out.c; ++f)
+        for (int64_t k = 0; k < depth; ++k, ++bit)
+            filters.ones[size_t(f / per_group * padded + f % per_group)] +=
+                source.data[bit / 8] >> bit % 8 & 1;
     return filters;
 }
 

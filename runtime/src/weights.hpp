@@ -36,6 +36,12 @@ struct BinaryFilters {
     }
 };
 
+// One plane of weights of few bits.
+struct PlaneFilters {
+    BinaryFilters bits;
+    std::vector<int32_t> ones;  // bits of every filter that are 1: [groups][blocks * kLanes]
+};
+
 struct FloatFilters {
     int64_t depth = 0;     // taps * channels of a group
     int64_t blocks = 0;
@@ -56,6 +62,8 @@ struct ByteFilters {
 
 BinaryFilters make_binary(const Container& file, const Node& node, const Shape& in,
                           const Shape& out);
+PlaneFilters make_plane(const Container& file, const Node& node, const Shape& in, const Shape& out,
+                        int64_t plane);
 FloatFilters make_float(const Container& file, const Node& node, const Shape& in,
                         const Shape& out);
 ByteFilters make_bytes(const Container& file, const Node& node, const Shape& in, const Shape& out);

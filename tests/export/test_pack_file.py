@@ -40,6 +40,19 @@ def test_size_is_what_summary_says_plus_the_header(tmp_path, name, rest):
     assert packed.file_bytes == packed.tensor_bytes + header_bytes(tmp_path / "m.surge")
 
 
+@pytest.mark.parametrize(
+    ("rest", "classes", "limit"), [("int8", True, 2_200_000), ("fp16", False, 1_800_000)]
+)
+def test_resnet18_is_as_small_as_promised(tmp_path, rest, classes, limit):
+    model, x = build_model("bireal_resnet18"), torch.zeros(1, 3, 224, 224)
+    binarized(model, "bireal", skip=("*downsample*",))
+    if not classes:
+        model.fc = nn.Identity()
+    packed = pack(model, x, tmp_path / "m.surge", rest=rest)
+    assert packed.tensor_bytes == summary(model, x, rest=rest).bytes
+    assert packed.file_bytes <= limit
+
+
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("method", METHODS)
 def test_size_agrees_for_every_method_with_and_without_norm(tmp_path, method, norm):

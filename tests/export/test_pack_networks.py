@@ -104,7 +104,17 @@ def networks(draw):
     return nn.Sequential(*layers), first
 
 
-METHODS = ("bnn", "recu", "bireal", "reactnet", "irnet", "dorefa")
+METHODS = ("bnn", "recu", "bireal", "reactnet", "irnet", "dorefa") + (
+    "binaryconnect",
+    "bonn",
+    "dsq",
+    "fda",
+    "rad",
+    "rbnn",
+    "rbonn",
+    "slb",
+    "xnor",
+)
 
 
 @relaxed
