@@ -52,6 +52,19 @@ def test_alignment_and_eta_can_be_swept():
     assert (changed.surge.align, changed.surge.eta) == (0.01, 0.1)
 
 
+def test_binarybert_is_a_ternary_half_and_its_split():
+    first, second = get_recipe("glue-rte-ternary"), get_recipe("glue-rte-binarybert")
+    assert first.model.options == {"width": "half"} and first.train.lr == 1e-5
+    assert second.model.options == {"width": "half", "start": ""} and second.train.lr == 5e-5
+    assert first.method.options == second.method.options == {"ternary": True}
+    folders = {"model": "m", "teacher": "t"}
+    with pytest.raises(ConfigError, match="splits a ternary network.*--start RUN"):
+        placed(second, **folders)
+    with pytest.raises(ConfigError, match="drop --start"):
+        placed(first, **folders, start="s")
+    assert placed(second, **folders, start="/s").model.options["start"] == "/s"
+
+
 def test_every_task_has_its_teacher():
     names = list_recipes("glue")
     assert len([name for name in names if name.endswith("-teacher")]) == 8

@@ -223,6 +223,24 @@ def test_reproduce_trains_teachers_first(tmp_path, monkeypatch, bert, root, caps
     assert table.count("mrpc-bit-surge") == 1 and "mrpc-teacher" in table
 
 
+def test_binarybert_splits_its_ternary_stage(tmp_path, lively, root, teacher, capsys):
+    first, second = tmp_path / "ternary", tmp_path / "binary"
+    taught = ("--teacher", teacher)
+    stage = command("glue-mrpc-ternary", lively, root, first, *SHORT, *taught)
+    words = ["train", "glue-mrpc-binarybert", "--model", str(lively), "--teacher", str(teacher)]
+    assert main([*words, "--device", "cpu"]) == 2
+    assert "surge train glue-mrpc-ternary" in " ".join(capsys.readouterr().err.split())
+    options = (*SHORT, *taught, "--start", first)
+    split = command("glue-mrpc-binarybert-surge", lively, root, second, *options)
+    assert len(stage) == len(split) == 2 and split[-1]["scale"] > 0
+    recipe = RunFolder.open(second)[1]
+    trainer = trainer_of(tmp_path / "fresh", recipe, root)
+    # The network that the second stage starts from is the one that the first stage ended with.
+    value, loss = trainer.evaluate()
+    assert value == pytest.approx(stage[-1]["test_accuracy"])
+    assert loss == pytest.approx(stage[-1]["test_loss"], rel=1e-4)
+
+
 # The loop
 
 

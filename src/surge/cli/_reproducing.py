@@ -18,7 +18,7 @@ from surge.cli._training import (
 from surge.data import resolve_root
 from surge.errors import CheckpointMismatchError
 from surge.recipes import get_recipe, list_recipes, overridden
-from surge.recipes.glue import teacher_of, with_model, with_teacher
+from surge.recipes.glue import start_of, teacher_of, with_model, with_start, with_teacher
 from surge.recipes.recipe import Recipe
 from surge.study import results
 from surge.study.queue import Job, fitting, folder_of, missing
@@ -46,6 +46,8 @@ def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
     recipes = [get_recipe(name) for name in names]
     taught = dict.fromkeys(teacher_of(recipe) for recipe in recipes if recipe.distill)
     first = [_teacher(name, changes) for name in taught]
+    begun = dict.fromkeys(start_of(r) for r in recipes if "start" in r.model.options)
+    first += [overridden(get_recipe(name), changes) for name in begun]
     known = {recipe.name for recipe in first}
     rest = [overridden(recipe, changes) for recipe in recipes if recipe.name not in known]
     return [with_model(recipe, command.model) for recipe in (*first, *rest)]
@@ -91,7 +93,7 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     failed = 0
     for job in fitting(jobs, stored, hardware(device), deadline):
         sets = load(job.recipe.data)
-        job = _with_teacher(job, recipes, command)
+        job = _with_others(job, recipes, command)
         folder, environment = _folder_of(job, command, device)
         try:
             outcome = run_in(folder, job.recipe, sets, environment, device, options, console)
@@ -105,19 +107,26 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     return failed
 
 
-def _with_teacher(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> Job:
-    """Return a job of a student with the run of its teacher, which must be there."""
-    if job.recipe.distill is None:
-        return job
-    teacher = next(recipe for recipe in recipes if recipe.name == teacher_of(job.recipe))
-    path = folder_of(teacher, job.seed, command.runs)
-    if not RunFolder(path).begun:
-        raise CheckpointMismatchError(
-            f"{job.recipe.name}, seed {job.seed} learns from {path}, which holds no checkpoint. "
-            f"Train it with: surge train {teacher.name} --model {command.model} --seed {job.seed} "
-            f"--out {path}"
-        )
-    return replace(job, recipe=with_teacher(job.recipe, str(path)))
+def _with_others(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> Job:
+    """Return a job with the runs it builds on, which must be there: a teacher, a first stage."""
+    recipe = job.recipe
+
+    def run_of(name: str) -> str:
+        other = next(recipe for recipe in recipes if recipe.name == name)
+        path = folder_of(other, job.seed, command.runs)
+        if not RunFolder(path).begun:
+            raise CheckpointMismatchError(
+                f"{job.recipe.name}, seed {job.seed} builds on {path}, which holds no checkpoint. "
+                f"Train it with: surge train {name} --model {command.model} --seed {job.seed} "
+                f"--out {path}"
+            )
+        return str(path)
+
+    if recipe.distill is not None:
+        recipe = with_teacher(recipe, run_of(teacher_of(recipe)))
+    if "start" in recipe.model.options:
+        recipe = with_start(recipe, run_of(start_of(recipe)))
+    return replace(job, recipe=recipe)
 
 
 def _folder_of(

@@ -153,7 +153,7 @@ def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[s
         raise ConfigError("Which recipe? Name one (surge train --list), or --resume DIR.")
     changes = changes_of(command, OVERRIDES)
     recipe = overridden(get_recipe(command.recipe), changes)
-    recipe = placed(recipe, model=command.model, teacher=command.teacher)
+    recipe = placed(recipe, model=command.model, teacher=command.teacher, start=command.start)
     return recipe, environment_of(device, command.seed or 0, command.commit, changes)
 
 
@@ -164,7 +164,7 @@ def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, di
         raise ConfigError(f"--resume {path} holds {recipe.name}, not {command.recipe}.")
     if command.seed not in (None, environment["seed"]):
         raise ConfigError(f"--resume {path} has seed {environment['seed']}, not {command.seed}.")
-    for name in changes_of(command, (*OVERRIDES, "out", "model", "teacher")):
+    for name in changes_of(command, (*OVERRIDES, "out", "model", "teacher", "start")):
         raise ConfigError(f"--resume continues as begun; drop --{name.replace('_', '-')}.")
     return folder, recipe, environment
 

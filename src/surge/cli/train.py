@@ -35,6 +35,8 @@ class TrainCommand:
     """Folder of a pretrained BERT with its tokenizer (GLUE)."""
     teacher: str | None = None
     """Folder of the run whose network a student learns from (GLUE)."""
+    start: str | None = None
+    """Folder of the ternary run that BinaryBERT splits (GLUE)."""
     eta: float | None = None
     """Another share for SURGE than the recipe says."""
     align: float | None = None

@@ -50,7 +50,7 @@ SURGE = PathOptions(eta=1e-3, auxiliary="copied")
 """The paper states no eta for GLUE. Weights are pretrained, so auxiliary ones start as copies."""
 
 BIBERT = DistillSpec(hidden_form="direction", projections=1.0, labels=0.5, scores="mse")
-BINARYBERT = DistillSpec(logits=0.0, attention=1.0)
+TERNARY = MethodSpec("binarybert", {"ternary": True})
 
 
 def _row(task: str, kind: str, train: TrainSpec, **parts: Any) -> Recipe:
@@ -91,8 +91,10 @@ def _rows(task: str) -> list[Recipe]:
         bit,
         _row(task, "bibert", own, method=MethodSpec("bibert"), distill=BIBERT),
         _row(task, "bnn", _train(task), method=plain, distill=DistillSpec()),
+        _half(_row(task, "binarybert", _train(task, lr=5e-5), method=TERNARY), split=True),
     ]
-    rows = [_row(task, "teacher", teacher)]
+    ternary = _half(_row(task, "ternary", _train(task, lr=1e-5), method=TERNARY), split=False)
+    rows = [_row(task, "teacher", teacher), ternary]
     for base in bases:
         rows += [base, replace(with_surge(base), surge=SURGE)]
     return [
@@ -102,9 +104,37 @@ def _rows(task: str) -> list[Recipe]:
     ]
 
 
-def placed(recipe: Recipe, *, model: str | None, teacher: str | None) -> Recipe:
-    """Return the recipe with the folders it needs: a pretrained BERT, and a teacher's run."""
-    return with_teacher(with_model(recipe, model), teacher)
+def _half(recipe: Recipe, *, split: bool) -> Recipe:
+    """Return one of BinaryBERT's two stages: ternary at half the width, then split into binary."""
+    options: dict[str, Any] = {"width": "half", **({"start": ""} if split else {})}
+    return replace(recipe, model=replace(recipe.model, options=options), distill=DistillSpec())
+
+
+def placed(
+    recipe: Recipe, *, model: str | None, teacher: str | None, start: str | None = None
+) -> Recipe:
+    """Return the recipe with the folders it needs: a BERT, a teacher's run, a first stage's run."""
+    return with_start(with_teacher(with_model(recipe, model), teacher), start)
+
+
+def with_start(recipe: Recipe, start: str | None) -> Recipe:
+    """Return the recipe with the folder of the run that it splits, which one row needs."""
+    if "start" not in recipe.model.options:
+        if start is not None:
+            raise ConfigError(f"{recipe.name} starts from no other run; drop --start.")
+        return recipe
+    if start is None:
+        raise ConfigError(
+            f"{recipe.name} splits a ternary network: train it with `surge train "
+            f"{start_of(recipe)}` and name its folder with --start RUN."
+        )
+    options = {**recipe.model.options, "start": str(Path(start).expanduser().resolve())}
+    return replace(recipe, model=replace(recipe.model, options=options))
+
+
+def start_of(recipe: Recipe) -> str:
+    """Return the name of the recipe that trains what another one splits."""
+    return f"{recipe.table}-{recipe.data.name}-ternary"
 
 
 def with_model(recipe: Recipe, model: str | None) -> Recipe:

@@ -16,6 +16,7 @@ from surge.data.tokens import Tokenizer, load_glue
 from surge.errors import CheckpointMismatchError, ConfigError
 from surge.layers.elastic import elastic_parts
 from surge.models.bert import BertClassifier, load_bert, load_weights
+from surge.models.bert_stages import halve_, split_
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train import checkpoint
 from surge.train.bertadam import BertAdam
@@ -86,11 +87,17 @@ def build_bert(
     model = _float_bert(recipe, seed)
     if recipe.distill is not None:
         load_weights(model, *teacher_state(recipe))
+    options = recipe.model.options
+    if options.get("width") == "half":
+        halve_(model.classifier)
     if recipe.method is not None:
         method = recipe.method
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             binarize_(model.classifier, method.name, skip=method.skip, **method.options)
+    if "start" in options:
+        load_weights(model, *_state_of(Path(options["start"]), "first stage"))
+        split_(model)
     compensation = None
     if recipe.surge is not None:
         fields = {**vars(recipe.surge), "seed": seed}
@@ -108,13 +115,18 @@ def teacher_state(recipe: Recipe) -> tuple[dict[str, Tensor], str]:
     """Return the weights of the teacher's last checkpoint, and where they are from."""
     assert recipe.distill is not None
     path = Path(recipe.distill.teacher)
-    folder, taught, _ = RunFolder.open(path)
+    _, taught, _ = RunFolder.open(path)
     if taught.method is not None or taught.data.name != recipe.data.name:
         raise CheckpointMismatchError(
             f"{path} holds {taught.name}, which is no float teacher for {recipe.data.name}."
         )
-    state, _ = checkpoint.load_newest(folder.checkpoints, taught.name, torch.device("cpu"))
-    return state["model"], f"The teacher in {path}"
+    return _state_of(path, "teacher")
+
+
+def _state_of(path: Path, role: str) -> tuple[dict[str, Tensor], str]:
+    folder, recipe, _ = RunFolder.open(path)
+    state, _ = checkpoint.load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
+    return state["model"], f"The {role} in {path}"
 
 
 def objective_of(recipe: Recipe, seed: int, device: torch.device) -> TextObjective:
