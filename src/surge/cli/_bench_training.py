@@ -88,10 +88,13 @@ def _measure(
     steps: dict[str, Step] = {}
     facts: dict[str, tuple[int | None, int, int]] = {}
     for variant in variants:
+        # Counted on a network of its own: its autograd nodes would bind the graph to its stream.
+        counted = Step(name, variant, "eager", device, batch)
+        saved, flops = counted.saved_bytes(), counted.flops()
+        del counted
+        gc.collect()
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         step = Step(name, variant, mode, device, batch)
-        saved, flops = step.saved_bytes(), step.flops()
-        gc.collect()
         step()
         facts[variant] = (training_speed.peak_bytes(step, device, before), saved, flops)
         steps[variant] = step
