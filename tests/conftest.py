@@ -10,6 +10,10 @@ if not torch.cuda.is_available():
     # Before anything imports Triton: its kernels are then run by Python, here and in subprocesses.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Some virtual machines announce AMX and do not have it: OpenVINO's int8 kernels end the process
+# there. It is read once, when OpenVINO is first used.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
+
 try:
     from hypothesis import settings
 except ImportError:  # a GPU machine's own interpreter may lack it; property tests run on the CPU

@@ -131,7 +131,7 @@ def _table(layer: BinaryEmbedding) -> nn.Embedding:
         rows = layer.method.binarize_weight(layer.weight)
         scale = layer.method.output_scale()
         rows = rows if scale is None else rows * scale.unsqueeze(1)
-    table = nn.Embedding(*rows.shape, padding_idx=layer.padding_idx)
+    table = nn.Embedding(layer.num_embeddings, layer.embedding_dim, layer.padding_idx)
     table.weight = nn.Parameter(rows.clone(), requires_grad=False)
     return table
 

@@ -195,12 +195,22 @@ def trial(contender: Contender, shape: tuple[int, ...], threads: int) -> Trial:
     OpenVINO gets a second chance without AMX; if that helps, it is kept off AMX from then on.
     """
     found = _alone(contender, shape, threads, {})
-    if found.failure and contender.family == "openvino" and not set(LIMIT) <= set(os.environ):
-        again = _alone(contender, shape, threads, LIMIT)
-        if not again.failure:
-            os.environ.update(LIMIT)
-            return again
-    return found
+    if not found.failure or contender.family != "openvino" or set(LIMIT) <= set(os.environ):
+        return found
+    again = _alone(contender, shape, threads, LIMIT)
+    if again.failure:
+        return found
+    if _loaded("openvino_intel_cpu_plugin"):  # it has made its choice, once for this process
+        return Trial(
+            failure=f"{found.failure}; {' '.join('='.join(e) for e in LIMIT.items())} helps"
+        )
+    os.environ.update(LIMIT)
+    return again
+
+
+def _loaded(library: str) -> bool:
+    maps = Path("/proc/self/maps")
+    return maps.exists() and library in maps.read_text()
 
 
 def _alone(
