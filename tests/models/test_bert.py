@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from transformers import BertModel
 
 from surge import binarize_
 from surge.errors import CheckpointMismatchError, ConfigError
@@ -71,6 +72,10 @@ def test_pretrained_folder_is_loaded_with_a_fresh_head(tmp_path):
     assert models[0].classifier.classifier.out_features == 3
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(a, b)
+    stored = BertModel.from_pretrained(folder).state_dict()
+    loaded = models[0].classifier.bert.state_dict()
+    assert "pooler.dense.weight" in stored and set(stored) == set(loaded)
+    assert all(torch.equal(loaded[name], tensor) for name, tensor in stored.items())
     again = load_bert(save_tiny(tmp_path / "other", seed=5), 3)
     name = "classifier.bert.encoder.layer.0.attention.self.query.weight"
     assert not torch.equal(models[0].state_dict()[name], again.state_dict()[name])

@@ -21,8 +21,9 @@ def by_hand(w, gradients, *, lr, decay, eps=1e-6, betas=(0.9, 0.999), largest=1.
     return w
 
 
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("tensor_lr", [False, True])
-def test_steps_equal_numpy(tensor_lr):
+def test_steps_equal_numpy(tensor_lr, fused):
     torch.manual_seed(0)
     shapes, lr = ((5, 3), (4,), ()), 0.05
     weights = [nn.Parameter(torch.randn(s, dtype=torch.double)) for s in shapes]
@@ -33,7 +34,7 @@ def test_steps_equal_numpy(tensor_lr):
         {"params": weights[:2], "weight_decay": 0.1},
         {"params": weights[2:], "weight_decay": 0.0},
     ]
-    optimizer = BertAdam(groups, lr=torch.tensor(lr) if tensor_lr else lr)
+    optimizer = BertAdam(groups, lr=torch.tensor(lr) if tensor_lr else lr, fused=fused)
     for step in gradients:
         for weight, gradient in zip(weights, step, strict=True):
             weight.grad = gradient.clone()

@@ -49,7 +49,7 @@ class TrainCommand:
     """Test on 10 % of the training set instead of the test set."""
     limit: int | None = None
     """Use only the first images of each part."""
-    precision: Literal["fp32", "bf16"] | None = None
+    precision: Literal["fp32", "tf32", "bf16"] | None = None
     """Arithmetic on a GPU."""
     accumulate: int | None = None
     """Split every batch into this many parts."""

@@ -109,8 +109,8 @@ class TrainSpec:
     """Micro-batches per optimizer step."""
     label_smoothing: float = 0.0
     """Mass that the loss moves from the true class to all classes."""
-    precision: Literal["fp32", "bf16"] = "bf16"
-    """Arithmetic on a GPU; a CPU always computes in fp32."""
+    precision: Literal["fp32", "tf32", "bf16"] = "bf16"
+    """Arithmetic on a GPU (tf32: fp32 with shorter factors); a CPU always computes in fp32."""
     drop_last: bool = False
     """Leave out the partial batch at the end of an epoch."""
     level_lr: float = 1e-4

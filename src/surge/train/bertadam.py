@@ -6,6 +6,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+FAR = 1e9
+"""A step so late that torch's own AdamW has no bias left to correct."""
+
 
 class BertAdam(torch.optim.Optimizer):
     """Adam without bias correction, with decoupled decay and a clip per parameter.
@@ -16,7 +19,8 @@ class BertAdam(torch.optim.Optimizer):
         w = w - lr (m / (sqrt(v) + eps) + decay w)
 
     All parameters of a group are updated together by a few kernels; nothing waits for the device,
-    and a learning rate that is a tensor is read there, so that a step can be captured.
+    and a learning rate that is a tensor is read there, so that a step can be captured. ``fused``
+    leaves the last two lines to the kernel of torch's AdamW, which does the same far from step 0.
     """
 
     def __init__(
@@ -28,8 +32,10 @@ class BertAdam(torch.optim.Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
         largest_norm: float = 1.0,
+        fused: bool = False,
     ) -> None:
         """Take parameters or groups of them, as every optimizer does."""
+        self.fused = fused
         defaults = {
             "lr": lr,
             "betas": betas,
@@ -62,6 +68,23 @@ class BertAdam(torch.optim.Optimizer):
         means = [self.state[p]["mean"] for p in weights]
         squares = [self.state[p]["square"] for p in weights]
         first, second = group["betas"]
+        if self.fused:
+            torch._fused_adamw_(
+                weights,
+                gradients,
+                means,
+                squares,
+                [],
+                [self._far(weights[0].device)] * len(weights),
+                lr=group["lr"],
+                beta1=first,
+                beta2=second,
+                weight_decay=group["weight_decay"],
+                eps=group["eps"],
+                amsgrad=False,
+                maximize=False,
+            )
+            return
         torch._foreach_lerp_(means, gradients, 1 - first)
         torch._foreach_mul_(squares, second)
         torch._foreach_addcmul_(squares, gradients, gradients, value=1 - second)
@@ -72,6 +95,12 @@ class BertAdam(torch.optim.Optimizer):
             torch._foreach_add_(updates, weights, alpha=group["weight_decay"])
         torch._foreach_mul_(updates, group["lr"])
         torch._foreach_sub_(weights, updates)
+
+    def _far(self, device: torch.device) -> Tensor:
+        # Made once: a captured step cannot copy a number from the host.
+        if not hasattr(self, "_late"):
+            self._late = torch.full((), FAR, device=device)
+        return self._late
 
 
 def clipped(gradients: list[Tensor], largest: float) -> list[Tensor]:

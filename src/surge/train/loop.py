@@ -83,6 +83,9 @@ class Trainer:
         self.recipe, self.seed, self.device, self.folder = recipe, seed, device, folder
         self.world, self.options = world or World(), options or LoopOptions()
         self.sets, self.criterion = sets, criterion
+        if device.type == "cuda":
+            short = recipe.train.precision == "tf32"
+            torch.set_float32_matmul_precision("high" if short else "highest")
         self.mode = choose_mode(device, self.world, self.options.compiled, self.options.captured)
         self.train_loader, self.test_loader = make_loaders(recipe, sets, seed, device, self.world)
         example = example_of(sets[0])

@@ -168,4 +168,4 @@ def make_bertadam(model: nn.Module, spec: TrainSpec, device: torch.device) -> Be
     for group in groups:
         rate = spec.lr * group["lr_factor"]
         group["lr"] = torch.tensor(rate, device=device) if device.type == "cuda" else rate
-    return BertAdam(groups)
+    return BertAdam(groups, fused=device.type == "cuda")
