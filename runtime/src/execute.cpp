@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "borders.hpp"
 #include "rows.hpp"
 
 namespace surge {
@@ -11,46 +12,6 @@ namespace {
 
 // Below this many values a step is too small to wake another thread for.
 constexpr int64_t kWorthSharing = 16384;
-
-Finish finish_of(ActivationKind kind) { return static_cast<Finish>(static_cast<int>(kind)); }
-
-template <typename T>
-const T* data_or_null(const std::vector<T>& values, int64_t first) {
-    return values.empty() ? nullptr : values.data() + first;
-}
-
-// Zeros around an image: the memory held something else before.
-void clear_border(char* data, int64_t rows, int64_t columns, int64_t pixel, const int64_t* padding) {
-    int64_t row = columns * pixel, side = padding[1] * pixel;
-    std::memset(data, 0, size_t(padding[0] * row));
-    std::memset(data + (rows - padding[0]) * row, 0, size_t(padding[0] * row));
-    if (side == 0) return;
-    for (int64_t y = padding[0]; y < rows - padding[0]; ++y) {
-        std::memset(data + y * row, 0, size_t(side));
-        std::memset(data + (y + 1) * row - side, 0, size_t(side));
-    }
-}
-
-// The same with a pixel of bytes instead of zeros.
-void fill_border(uint8_t* data, int64_t rows, int64_t columns, const std::vector<uint8_t>& fill,
-                 const int64_t* padding) {
-    int64_t width = int64_t(fill.size() + 3) / 4 * 4;
-    auto put = [&](int64_t y, int64_t x, int64_t count) {
-        uint8_t* pixel = data + (y * columns + x) * width;
-        for (int64_t i = 0; i < count; ++i, pixel += width) {
-            std::memset(pixel, 0, size_t(width));
-            std::memcpy(pixel, fill.data(), fill.size());
-        }
-    };
-    for (int64_t y = 0; y < rows; ++y) {
-        if (y < padding[0] || y >= rows - padding[0]) {
-            put(y, 0, columns);
-        } else {
-            put(y, 0, padding[1]);
-            put(y, columns - padding[1], padding[1]);
-        }
-    }
-}
 
 }  // namespace
 
@@ -130,7 +91,7 @@ void Executor::write_sinks(const Step& step, int64_t y, const float* row) {
         signs.groups = sink.groups;
         signs.channels = sink.channels;
         signs.words = sink.words;
-        signs.shift = data_or_null(sink.shift, 0);
+        signs.shift = sink.shift.empty() ? nullptr : sink.shift.data();
         signs.bits = buffer<uint32_t>(sink.buffer) + sink.place(y, 0);
         kernels_.sign_row(signs);
     }
@@ -226,6 +187,25 @@ void Executor::pool_step(const Step& step, const Node& node) {
     share(strips, in.elements(), task);
 }
 
+void Executor::average_row(const Node& node, const RowSource& in, int64_t y, int64_t pixels,
+                           float* out) {
+    const Window& window = node.window;
+    AverageRow call = {};
+    call.image = in.data;
+    call.height = in.shape.h;
+    call.width = in.shape.w;
+    call.channels = in.shape.c;
+    call.top = y * window.stride[0] - window.padding[0];
+    std::copy_n(window.kernel, 2, call.kernel);
+    std::copy_n(window.stride, 2, call.stride);
+    std::copy_n(window.padding, 2, call.padding);
+    std::copy_n(window.dilation, 2, call.dilation);
+    call.divisor = node.divisor;
+    call.pixels = pixels;
+    call.output = out;
+    kernels_.average_row(call);
+}
+
 void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
     const Shape& result = shape(step.output);
     const Node& node = plan_.graph.nodes[size_t(step.node)];
@@ -238,7 +218,7 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
                                    : float_row(step, node, y, out, scratch);
         case Op::Affine: return affine_row(node, y, out);
         case Op::MaxPool: return;  // has a step of its own
-        case Op::AvgPool: return avg_pool_row(node, in, y, result.w, out);
+        case Op::AvgPool: return average_row(node, in, y, result.w, out);
         case Op::PadChannels: return pad_channels_row(node, in, y, result.c, out);
         case Op::Subsample: return subsample_row(node, in, y, result.w, out);
         case Op::Flatten:
@@ -266,190 +246,6 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
             }
         }
     }
-}
-
-FinishRow Executor::finish(const Node& node, int64_t y, int64_t column, float* out) const {
-    const Shape& result = shape(node.output);
-    FinishRow end = {};
-    if (node.residual >= 0)
-        end.residual = value(node.residual) + (y * result.w + column) * result.c;
-    end.output = out + column * result.c;
-    end.output_pitch = result.c;
-    end.kind = finish_of(node.activation.kind);
-    end.low = node.activation.low;
-    end.high = node.activation.high;
-    return end;
-}
-
-namespace {
-
-// Point a row's end at the channels of one group.
-void choose_channels(FinishRow& end, const Node& node, int64_t first, int64_t channels) {
-    end.channels = channels;
-    end.scale = node.scale.data() + first;
-    end.bias = node.bias.data() + first;
-    end.slope = data_or_null(node.activation.slope, first);
-    end.shift_in = data_or_null(node.activation.shift_in, first);
-    end.shift_out = data_or_null(node.activation.shift_out, first);
-    end.between_low = data_or_null(node.activation.lows, first);
-    end.between_high = data_or_null(node.activation.highs, first);
-    end.output += first;
-    if (end.residual) end.residual += first;
-}
-
-}  // namespace
-
-void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* out,
-                          char* scratch) {
-    const Shape& result = shape(node.output);
-    const SignSink& sink = plan_.sinks[size_t(step.signs)];
-    const BinaryFilters& filters = step.binary;
-    int64_t per_group = result.c / node.groups, padded = filters.blocks * kLanes;
-    const uint32_t* bits =
-        buffer<uint32_t>(sink.buffer) + y * node.window.stride[0] * sink.row_words();
-    const int32_t* base = filters.base.as<int32_t>() + filters.rows.of_position[size_t(y)] *
-                                                           int64_t(filters.columns.taps.size()) *
-                                                           filters.base_pitch;
-    BinaryRow call = {};
-    call.offsets = step.offsets.data();
-    call.words = filters.words;
-    call.step = node.window.stride[1] * sink.pixel_words();
-    call.blocks = filters.blocks;
-    call.counts = reinterpret_cast<int32_t*>(scratch);
-    for (int64_t g = 0; g < node.groups; ++g)
-        for (int64_t x = 0; x < result.w; x += step.chunk) {
-            call.pixels = std::min(step.chunk, result.w - x);
-            call.input = bits + g * sink.words + x * call.step;
-            call.weights = filters.group(g);
-            FinishRow end = finish(node, y, x, out);
-            end.pixels = call.pixels;
-            end.counts = call.counts;
-            end.value_pitch = padded;
-            end.base = base + g * padded;
-            end.base_pitch = filters.base_pitch;
-            end.classes = filters.columns.of_position.data() + x;
-            choose_channels(end, node, g * per_group, per_group);
-            if (node.groups > 1) {
-                kernels_.binary_row(call);
-                kernels_.finish_row(end);
-                continue;
-            }
-            // Rows that somebody asked for, and those with further readers, are kept.
-            end.kept = step.pulled || value(step.output) ||
-                       step.sinks.size() > (step.fused >= 0 ? 1u : 0u);
-            if (step.fused >= 0) {
-                const SignSink& target = plan_.sinks[size_t(step.fused)];
-                end.bits = buffer<uint32_t>(target.buffer) + target.place(y, x);
-                end.bits_pitch = target.pixel_words();
-                end.shift = data_or_null(target.shift, 0);
-                end.lowest = data_or_null(step.lowest, 0);
-                end.highest = data_or_null(step.highest, 0);
-            }
-            kernels_.binary_finish(call, end);
-        }
-}
-
-void Executor::float_row(const Step& step, const Node& node, int64_t y, float* out,
-                         char* scratch) {
-    const Shape &in = shape(node.inputs[0]), &result = shape(node.output);
-    int64_t per_group = result.c / node.groups, depth = in.c / node.groups;
-    int64_t columns = in.w + 2 * node.window.padding[1];
-    const float* source = step.padded >= 0 ? buffer<float>(step.padded) : value(node.inputs[0]);
-    y *= step.joined;
-    FloatRow call = {};
-    call.offsets = step.offsets.data();
-    call.runs = int64_t(step.offsets.size());
-    call.length = step.length;
-    call.step = node.window.stride[1] * in.c;
-    call.blocks = step.real.blocks;
-    call.kind = step.real.kind;
-    call.sums = reinterpret_cast<float*>(scratch);
-    int64_t pixels = result.w * step.joined;
-    for (int64_t g = 0; g < node.groups; ++g)
-        for (int64_t x = 0; x < pixels; x += step.chunk) {
-            call.pixels = std::min(step.chunk, pixels - x);
-            call.input = source + y * node.window.stride[0] * columns * in.c + g * depth +
-                         x * call.step;
-            call.weights = step.real.group(g);
-            kernels_.float_row(call);
-            FinishRow end = finish(node, y, x, out);
-            end.pixels = call.pixels;
-            end.sums = call.sums;
-            end.value_pitch = call.blocks * kLanes;
-            choose_channels(end, node, g * per_group, per_group);
-            kernels_.finish_row(end);
-        }
-}
-
-// Every plane of the input with every plane of the weights; the sums are whole numbers.
-void Executor::plane_row(const Step& step, const Node& node, int64_t y, float* out,
-                         char* scratch) {
-    const Shape& result = shape(node.output);
-    const SignSink& sink = plan_.sinks[size_t(step.signs)];
-    int64_t per_group = result.c / node.groups, padded = step.planes[0].bits.blocks * kLanes;
-    BinaryRow call = {};
-    call.offsets = step.offsets.data();
-    call.words = step.planes[0].bits.words;
-    call.step = node.window.stride[1] * sink.pixel_words();
-    call.blocks = step.planes[0].bits.blocks;
-    call.counts = reinterpret_cast<int32_t*>(scratch);
-    int32_t* sums = call.counts + step.chunk * padded;
-    const uint32_t* bits =
-        buffer<uint32_t>(sink.buffer) + y * node.window.stride[0] * sink.row_words();
-    for (int64_t g = 0; g < node.groups; ++g)
-        for (int64_t x = 0; x < result.w; x += step.chunk) {
-            call.pixels = std::min(step.chunk, result.w - x);
-            std::fill_n(sums, call.pixels * padded, 0);
-            for (size_t j = 0; j < step.planes.size(); ++j)
-                for (int64_t i = 0; i < sink.planes; ++i) {
-                    const PlaneFilters& plane = step.planes[j];
-                    call.input = bits + i * sink.plane_words() + g * sink.words + x * call.step;
-                    call.weights = plane.bits.group(g);
-                    kernels_.binary_row(call);
-                    kernels_.add_plane({call.pixels, padded, plane.ones.data() + g * padded,
-                                        call.counts, sink.weight(i) * (int32_t(1) << j), sums});
-                }
-            FinishRow end = finish(node, y, x, out);
-            end.pixels = call.pixels;
-            end.counts = sums;
-            end.value_pitch = padded;
-            choose_channels(end, node, g * per_group, per_group);
-            kernels_.finish_row(end);
-        }
-}
-
-void Executor::byte_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch) {
-    const Shape &in = shape(node.inputs[0]), &result = shape(node.output);
-    int64_t pixel = (in.c + 3) / 4 * 4, columns = in.w + 2 * node.window.padding[1];
-    ByteRow call = {};
-    call.offsets = step.offsets.data();
-    call.quads = step.bytes.quads;
-    call.step = node.window.stride[1] * pixel;
-    call.weights = step.bytes.weights.as<int8_t>();
-    call.blocks = step.bytes.blocks;
-    call.sums = reinterpret_cast<int32_t*>(scratch);
-    for (int64_t x = 0; x < result.w; x += step.chunk) {
-        call.pixels = std::min(step.chunk, result.w - x);
-        call.input = buffer<uint8_t>(step.padded) +
-                     y * node.window.stride[0] * columns * pixel + x * call.step;
-        kernels_.byte_row(call);
-        FinishRow end = finish(node, y, x, out);
-        end.pixels = call.pixels;
-        end.counts = call.sums;
-        end.value_pitch = call.blocks * kLanes;
-        choose_channels(end, node, 0, result.c);
-        kernels_.finish_row(end);
-    }
-}
-
-void Executor::affine_row(const Node& node, int64_t y, float* out) {
-    const Shape& in = shape(node.inputs[0]);
-    FinishRow end = finish(node, y, 0, out);
-    end.pixels = in.w;
-    end.sums = value(node.inputs[0]) + y * in.w * in.c;
-    end.value_pitch = in.c;
-    choose_channels(end, node, 0, in.c);
-    kernels_.finish_row(end);
 }
 
 void Executor::copy_out(float* output) const {

@@ -5,6 +5,7 @@
 #include "memory.hpp"
 #include "plan.hpp"
 #include "pool.hpp"
+#include "rows.hpp"
 
 namespace surge {
 
@@ -43,6 +44,7 @@ class Executor {
     void float_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void plane_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void byte_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void average_row(const Node& node, const RowSource& in, int64_t y, int64_t pixels, float* out);
     void affine_row(const Node& node, int64_t y, float* out);
     FinishRow finish(const Node& node, int64_t y, int64_t column, float* out) const;
     void copy_out(float* output) const;

@@ -117,6 +117,17 @@ struct MaxRow {
     float* output;
 };
 
+// Average of a row of windows, over the taps inside the image, in the order of rows and columns.
+struct AverageRow {
+    const float* image;
+    int64_t height, width, channels;
+    int64_t top;   // row of the first tap, may be outside
+    int64_t kernel[2], stride[2], padding[2], dilation[2];
+    int64_t divisor;  // 0: the number of taps inside
+    int64_t pixels;
+    float* output;
+};
+
 // Rows of planes (channels first) to one row of pixels, as bytes: rint(x * scale + bias), in
 // [0, 255], a NaN as 0; `quads` * 4 bytes a pixel, zeros behind the channels.
 struct BytePixels {
@@ -163,6 +174,7 @@ struct Kernels {
     void (*finish_row)(const FinishRow&);  // does not write bits
     void (*sign_row)(const SignRow&);
     void (*max_row)(const MaxRow&);
+    void (*average_row)(const AverageRow&);
     void (*byte_pixels)(const BytePixels&);
     void (*plane_bits)(const PlaneBits&);
     void (*add_plane)(const PlaneSums&);

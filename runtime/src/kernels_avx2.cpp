@@ -177,8 +177,9 @@ void binary_finish(const BinaryRow& row, const FinishRow& end) {
 }  // namespace
 
 extern const Kernels kAvx2Kernels;
-const Kernels kAvx2Kernels = {"avx2",     binary_row, binary_finish, float_row,  byte_row,
-                              finish_row, sign_row,   max_row,       byte_pixels,
-    plane_bits_one_by_one, add_plane};
+const Kernels kAvx2Kernels = {
+    "avx2",    binary_row, binary_finish, float_row,   byte_row, finish_row,
+    sign_row, max_row,    average_row,   byte_pixels, plane_bits_one_by_one, add_plane,
+};
 
 }  // namespace surge

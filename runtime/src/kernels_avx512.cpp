@@ -354,8 +354,9 @@ void plane_bits(const PlaneBits& row) {
 }  // namespace
 
 extern const Kernels kAvx512Kernels;
-const Kernels kAvx512Kernels = {"avx512",   binary_row, binary_finish, float_row,  byte_row,
-                                finish_row, sign_row,   max_row,       byte_pixels,
-    plane_bits, add_plane};
+const Kernels kAvx512Kernels = {
+    "avx512",    binary_row, binary_finish, float_row,   byte_row, finish_row,
+    sign_row, max_row,    average_row,   byte_pixels, plane_bits, add_plane,
+};
 
 }  // namespace surge

@@ -173,6 +173,33 @@ void max_row(const MaxRow& row) {
     }
 }
 
+void average_row(const AverageRow& call) {
+    const AverageRow row = call;
+    const int64_t channels = row.channels;
+    for (int64_t p = 0; p < row.pixels; ++p) {
+        float* out = row.output + p * channels;
+        int64_t inside = 0;
+        for (int64_t ky = 0; ky < row.kernel[0]; ++ky) {
+            int64_t y = row.top + ky * row.dilation[0];
+            if (y < 0 || y >= row.height) continue;
+            for (int64_t kx = 0; kx < row.kernel[1]; ++kx) {
+                int64_t x = p * row.stride[1] - row.padding[1] + kx * row.dilation[1];
+                if (x < 0 || x >= row.width) continue;
+                const float* tap = row.image + (y * row.width + x) * channels;
+                if (inside++ == 0)
+                    for (int64_t c = 0; c < channels; ++c) out[c] = 0.0f + tap[c];
+                else
+#pragma GCC ivdep
+                    for (int64_t c = 0; c < channels; ++c) out[c] = out[c] + tap[c];
+            }
+        }
+        if (inside == 0)
+            for (int64_t c = 0; c < channels; ++c) out[c] = 0.0f;
+        const float divisor = float(row.divisor ? row.divisor : inside);
+        for (int64_t c = 0; c < channels; ++c) out[c] = out[c] / divisor;
+    }
+}
+
 // Adding 2^23 and taking it away again rounds to the nearest whole number, the even one of two.
 inline uint32_t to_byte(float x, float scale, float bias) {
     float t = x * scale;

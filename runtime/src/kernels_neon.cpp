@@ -148,8 +148,9 @@ void binary_finish(const BinaryRow& row, const FinishRow& end) {
 }  // namespace
 
 extern const Kernels kNeonKernels;
-const Kernels kNeonKernels = {"neon",     binary_row, binary_finish, float_row,  byte_row,
-                              finish_row, sign_row,   max_row,       byte_pixels,
-    plane_bits_one_by_one, add_plane};
+const Kernels kNeonKernels = {
+    "neon",    binary_row, binary_finish, float_row,   byte_row, finish_row,
+    sign_row, max_row,    average_row,   byte_pixels, plane_bits_one_by_one, add_plane,
+};
 
 }  // namespace surge

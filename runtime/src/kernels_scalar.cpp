@@ -79,8 +79,9 @@ void binary_finish(const BinaryRow& row, const FinishRow& end) {
 }  // namespace
 
 extern const Kernels kScalarKernels;
-const Kernels kScalarKernels = {"scalar", binary_row, binary_finish, float_row,  byte_row,
-                                finish_row, sign_row,  max_row,       byte_pixels,
-    plane_bits_one_by_one, add_plane};
+const Kernels kScalarKernels = {
+    "scalar",    binary_row, binary_finish, float_row,   byte_row, finish_row,
+    sign_row, max_row,    average_row,   byte_pixels, plane_bits_one_by_one, add_plane,
+};
 
 }  // namespace surge

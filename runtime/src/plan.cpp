@@ -2,16 +2,12 @@
 
 #include <algorithm>
 
+#include "arena.hpp"
 #include "error.hpp"
-#include "kernels.hpp"
-#include "thresholds.hpp"
 
 namespace surge {
 namespace {
 
-constexpr size_t kLargestArena = size_t(1) << 31;
-constexpr int64_t kCacheValues = 8192;  // kernel results that stay in the first-level cache
-constexpr int64_t kJoinedPixels = 48;   // of joined rows
 constexpr int64_t kMostPlanes = 8;      // pairs of planes of a convolution
 
 class Planner {
@@ -27,16 +23,16 @@ class Planner {
         choose_pulled();
         place_values();
         place_padded();
-        assign_offsets();
-        for (Step& step : plan_.steps) prepare(step);
-        gather_weights();
-        size_scratch();
+        assign_offsets(plan_);
+        for (Step& step : plan_.steps) prepare(file_, plan_, step);
+        gather_weights(plan_);
+        size_scratch(plan_);
         return std::move(plan_);
     }
 
    private:
-    const Shape& shape(int value) const { return plan_.graph.values[size_t(value)]; }
-    const Node& node(const Step& step) const { return plan_.graph.nodes[size_t(step.node)]; }
+    const Shape& shape(int value) const { return plan_.shape(value); }
+    const Node& node(const Step& step) const { return plan_.node(step); }
 
     void make_steps() {
         plan_.steps.emplace_back();
@@ -201,10 +197,6 @@ class Planner {
         return index;
     }
 
-    static bool works_by_rows(const Node& maker) {
-        return maker.has_epilogue() || maker.op == Op::Round || maker.op == Op::Ternary;
-    }
-
     void place_values() {
         plan_.value_buffer.assign(plan_.graph.values.size(), -1);
         for (size_t v = 0; v < plan_.graph.values.size(); ++v) {
@@ -257,164 +249,6 @@ class Planner {
                 if (plan_.steps[k].pulls == int(i)) last = int(k);
             plan_.steps[i].padded = add_buffer(size_t(pixels * bytes), direct ? 0 : int(i), last);
         }
-    }
-
-    // First fit in order of size: every buffer goes to the lowest place where nothing that lives at
-    // the same time is in its way.
-    void assign_offsets() {
-        std::vector<size_t> order(plan_.buffers.size());
-        for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-        std::stable_sort(order.begin(), order.end(), [this](size_t a, size_t b) {
-            return plan_.buffers[a].bytes > plan_.buffers[b].bytes;
-        });
-        std::vector<size_t> placed;  // sorted by offset
-        for (size_t index : order) {
-            Buffer& buffer = plan_.buffers[index];
-            size_t place = 0;
-            for (size_t other : placed) {
-                const Buffer& there = plan_.buffers[other];
-                if (there.last < buffer.first || buffer.last < there.first) continue;
-                if (place + buffer.bytes <= there.offset) break;
-                place = std::max(place, there.offset + there.bytes);
-            }
-            buffer.offset = place;
-            plan_.arena_bytes = std::max(plan_.arena_bytes, place + buffer.bytes);
-            if (plan_.arena_bytes > kLargestArena) throw Error("the network is too large to run");
-            auto behind = std::find_if(placed.begin(), placed.end(), [&](size_t other) {
-                return plan_.buffers[other].offset > place;
-            });
-            placed.insert(behind, index);
-        }
-    }
-
-    void prepare(Step& step) {
-        if (step.node < 0) return;
-        const Node& op = node(step);
-        const Shape &in = shape(op.inputs[0]), &out = shape(step.output);
-        int64_t columns = in.w + 2 * op.window.padding[1];
-        if (op.op == Op::BinaryConv) {
-            step.binary = make_binary(file_, op, in, out);
-            const SignSink& sink = plan_.sinks[size_t(step.signs)];
-            add_offsets(step, op.window, sink.row_words(), sink.pixel_words(), 1, sink.words);
-            choose_fused(step, op, in.c * op.window.taps());
-        } else if (step.planar) {
-            for (int64_t plane = 0; plane < op.weight_bits; ++plane)
-                step.planes.push_back(make_plane(file_, op, in, out, plane));
-            const SignSink& sink = plan_.sinks[size_t(step.signs)];
-            add_offsets(step, op.window, sink.row_words(), sink.pixel_words(), 1, sink.words);
-        } else if (op.op == Op::Conv && op.by_bytes()) {
-            step.bytes = make_bytes(file_, op, in, out);
-            int64_t quads = (in.c + 3) / 4;
-            add_offsets(step, op.window, columns * quads * 4, quads * 4, 4, quads);
-        } else if (op.op == Op::Conv) {
-            step.real = make_float(file_, op, in, out);
-            Window window = op.window;
-            step.length = in.c / op.groups;
-            if (window.dilation[1] == 1 && op.groups == 1) {
-                // Taps side by side are one run of values.
-                step.length *= window.kernel[1];
-                window.kernel[1] = 1;
-            }
-            add_offsets(step, window, columns * in.c, in.c, 1, 1);
-            join_rows(step, op, out);
-        }
-        step.chunk = chunk_of(filters_of(step), out.w * step.joined);
-    }
-
-    // All weights side by side, in the order they are read.
-    void gather_weights() {
-        size_t total = 0;
-        auto parts = [](Step& step) {
-            std::vector<AlignedMemory*> list = {&step.binary.weights, &step.binary.base,
-                                                &step.real.weights, &step.bytes.weights};
-            for (PlaneFilters& plane : step.planes) list.push_back(&plane.bits.weights);
-            return list;
-        };
-        for (Step& step : plan_.steps)
-            for (AlignedMemory* part : parts(step)) total += round_up(part->bytes() + kAlignment);
-        AlignedMemory all(total);
-        size_t place = 0;
-        for (Step& step : plan_.steps)
-            for (AlignedMemory* part : parts(step)) {
-                part->move_into(all, place);
-                place += round_up(part->bytes() + kAlignment);
-            }
-    }
-
-    static int64_t filters_of(const Step& step) {
-        // Plane by plane there are counts and sums.
-        int64_t planes = step.planes.empty() ? 0 : 2 * step.planes[0].bits.blocks;
-        return kLanes * std::max({step.binary.blocks, step.real.blocks, step.bytes.blocks, planes});
-    }
-
-    static void add_offsets(Step& step, const Window& window, int64_t row, int64_t pixel,
-                            int64_t unit, int64_t words) {
-        for (int64_t y = 0; y < window.kernel[0]; ++y)
-            for (int64_t x = 0; x < window.kernel[1]; ++x)
-                for (int64_t w = 0; w < words; ++w)
-                    step.offsets.push_back(int32_t(y * window.dilation[0] * row +
-                                                   x * window.dilation[1] * pixel + w * unit));
-    }
-
-    // A 1x1 convolution has no rows: short ones are joined, so that weights are read less often.
-    void join_rows(Step& step, const Node& op, const Shape& out) const {
-        const Window& window = op.window;
-        bool pointwise = window.taps() == 1 && window.stride[0] == 1 && window.stride[1] == 1 &&
-                         window.padding[0] == 0 && window.padding[1] == 0;
-        if (!pointwise || step.pulled || step.padded >= 0 ||
-            plan_.value_buffer[size_t(step.output)] < 0)
-            return;
-        for (int64_t rows = 1; rows <= out.h; ++rows)
-            if (out.h % rows == 0 && out.w * rows >= kJoinedPixels) {
-                step.joined = rows;
-                return;
-            }
-        step.joined = out.h;
-    }
-
-    // Without groups, the kernel that makes the sums also writes bits.
-    void choose_fused(Step& step, const Node& op, int64_t depth) {
-        if (op.groups != 1) return;
-        for (int index : step.sinks)
-            if (plan_.sinks[size_t(index)].groups == 1) {
-                step.fused = index;
-                break;
-            }
-        bool only_bits = step.fused >= 0 && step.sinks.size() == 1 && op.residual < 0 &&
-                         plan_.value_buffer[size_t(step.output)] < 0 && !step.pulled;
-        if (only_bits)
-            find_thresholds(op, plan_.sinks[size_t(step.fused)].shift, depth, step.lowest,
-                            step.highest);
-    }
-
-    static int64_t chunk_of(int64_t filters, int64_t columns) {
-        if (filters == 0) return columns;
-        int64_t pixels = std::max<int64_t>(1, kCacheValues / filters / 84) * 84;
-        return std::min(pixels, columns);
-    }
-
-    void size_scratch() {
-        size_t results = 0, row = 0, pool = 0;
-        for (const Step& step : plan_.steps) {
-            if (step.node < 0) continue;
-            const Shape& out = shape(step.output);
-            if (node(step).op == Op::MaxPool) {
-                const Shape& in = shape(node(step).inputs[0]);
-                size_t rows = 1 + (step.pulls >= 0 ? size_t(node(step).window.kernel[0]) : 0);
-                size_t one = round_up(size_t(in.w * in.c) * 4);
-                if (rows > kLargestArena / one) throw Error("the network is too large to run");
-                pool = std::max(pool, rows * one);
-                plan_.pool_rows =
-                    std::max(plan_.pool_rows, size_t(std::min(node(step).window.kernel[0], in.h)));
-            }
-            if (!works_by_rows(node(step))) continue;
-            results = std::max(results, size_t(step.chunk * filters_of(step)) * 4);
-            row = std::max(row, size_t(out.w * out.c) * 4);
-        }
-        plan_.row_offset = round_up(results);
-        plan_.pool_offset = plan_.row_offset + round_up(row);
-        plan_.scratch_bytes = plan_.pool_offset + round_up(pool);
-        if (plan_.scratch_bytes > kLargestArena) throw Error("the network is too large to run");
     }
 
     const Container& file_;

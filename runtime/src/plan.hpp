@@ -79,8 +79,13 @@ struct Plan {
     size_t row_offset = 0;     // of that row in the scratch memory
     size_t pool_offset = 0;    // of the pool's rows
     size_t pool_rows = 0;      // of the highest window
+
+    const Shape& shape(int value) const { return graph.values[size_t(value)]; }
+    const Node& node(const Step& step) const { return graph.nodes[size_t(step.node)]; }
 };
 
 Plan make_plan(const Container& file);
+// Read and arrange what a step needs; all buffers must have been chosen before.
+void prepare(const Container& file, Plan& plan, Step& step);
 
 }  // namespace surge

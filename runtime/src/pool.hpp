@@ -1,5 +1,5 @@
-// Threads that sleep between calls. Spinning would be faster by microseconds on an idle machine and
-// slower by a factor of fifty beside a busy neighbour.
+// Threads that sleep between calls, and look for work for some microseconds before they do. Waiting
+// awake for longer would be slower by a factor of fifty beside a busy neighbour.
 #pragma once
 
 #include <atomic>
@@ -34,8 +34,9 @@ class ThreadPool {
     std::condition_variable wake_, done_;
     const Task* task_ = nullptr;
     int64_t count_ = 0;
-    uint64_t round_ = 0;
-    int busy_ = 0;
+    std::atomic<uint64_t> round_{0};
+    std::atomic<int> busy_{0};
+    int sleeping_ = 0;
     bool stopping_ = false;
     std::atomic<int64_t> next_{0};
 };

@@ -11,23 +11,6 @@ const float* pixel(const RowSource& in, int64_t y, int64_t x) {
     return in.data + (y * in.shape.w + x) * in.shape.c;
 }
 
-// Calls visit(source pixel) for every tap of a window that lies inside the image, rows first.
-template <typename Visit>
-int64_t visit_taps(const Window& window, const RowSource& in, int64_t y, int64_t x, Visit visit) {
-    int64_t inside = 0;
-    for (int64_t ky = 0; ky < window.kernel[0]; ++ky) {
-        int64_t row = y * window.stride[0] - window.padding[0] + ky * window.dilation[0];
-        if (row < 0 || row >= in.shape.h) continue;
-        for (int64_t kx = 0; kx < window.kernel[1]; ++kx) {
-            int64_t column = x * window.stride[1] - window.padding[1] + kx * window.dilation[1];
-            if (column < 0 || column >= in.shape.w) continue;
-            visit(pixel(in, row, column));
-            ++inside;
-        }
-    }
-    return inside;
-}
-
 }  // namespace
 
 void input_row(const float* input, const Shape& shape, int64_t y, float* out) {
@@ -43,18 +26,6 @@ void input_row(const float* input, const Shape& shape, int64_t y, float* out) {
     }
     for (int64_t c = 0; c < shape.c; ++c, plane += shape.h * shape.w)
         for (int64_t x = 0; x < shape.w; ++x) out[x * shape.c + c] = plane[x];
-}
-
-void avg_pool_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out) {
-    int64_t channels = in.shape.c;
-    for (int64_t x = 0; x < columns; ++x, out += channels) {
-        std::fill(out, out + channels, 0.0f);
-        int64_t inside = visit_taps(node.window, in, y, x, [&](const float* tap) {
-            for (int64_t c = 0; c < channels; ++c) out[c] += tap[c];
-        });
-        float divisor = float(node.divisor ? node.divisor : inside);
-        for (int64_t c = 0; c < channels; ++c) out[c] /= divisor;
-    }
 }
 
 void pad_channels_row(const Node& node, const RowSource& in, int64_t y, int64_t channels,

@@ -12,7 +12,6 @@ struct RowSource {
 
 // In torch's order (channels first) to a row of the engine's.
 void input_row(const float* input, const Shape& shape, int64_t y, float* out);
-void avg_pool_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out);
 void pad_channels_row(const Node& node, const RowSource& in, int64_t y, int64_t channels,
                       float* out);
 void subsample_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out);
