@@ -1,0 +1,95 @@
+// Make a step ready to run: its weights in the kernels' order, and the offsets of its taps.
+#include <algorithm>
+
+#include "arena.hpp"
+#include "thresholds.hpp"
+
+namespace surge {
+namespace {
+
+constexpr int64_t kCacheValues = 8192;  // kernel results that stay in the first-level cache
+constexpr int64_t kJoinedPixels = 48;   // of joined rows
+
+void add_offsets(Step& step, const Window& window, int64_t row, int64_t pixel,
+                        int64_t unit, int64_t words) {
+    for (int64_t y = 0; y < window.kernel[0]; ++y)
+        for (int64_t x = 0; x < window.kernel[1]; ++x)
+            for (int64_t w = 0; w < words; ++w)
+                step.offsets.push_back(int32_t(y * window.dilation[0] * row +
+                                               x * window.dilation[1] * pixel + w * unit));
+}
+
+// A 1x1 convolution has no rows: short ones are joined, so that weights are read less often.
+void join_rows(const Plan& plan, Step& step, const Node& op, const Shape& out) {
+    const Window& window = op.window;
+    bool pointwise = window.taps() == 1 && window.stride[0] == 1 && window.stride[1] == 1 &&
+                     window.padding[0] == 0 && window.padding[1] == 0;
+    if (!pointwise || step.pulled || step.padded >= 0 ||
+        plan.value_buffer[size_t(step.output)] < 0)
+        return;
+    for (int64_t rows = 1; rows <= out.h; ++rows)
+        if (out.h % rows == 0 && out.w * rows >= kJoinedPixels) {
+            step.joined = rows;
+            return;
+        }
+    step.joined = out.h;
+}
+
+// Without groups, the kernel that makes the sums also writes bits.
+void choose_fused(const Plan& plan, Step& step, const Node& op, int64_t depth) {
+    if (op.groups != 1) return;
+    for (int index : step.sinks)
+        if (plan.sinks[size_t(index)].groups == 1) {
+            step.fused = index;
+            break;
+        }
+    bool only_bits = step.fused >= 0 && step.sinks.size() == 1 && op.residual < 0 &&
+                     plan.value_buffer[size_t(step.output)] < 0 && !step.pulled;
+    if (only_bits)
+        find_thresholds(op, plan.sinks[size_t(step.fused)].shift, depth, step.lowest,
+                        step.highest);
+}
+
+int64_t chunk_of(int64_t filters, int64_t columns) {
+    if (filters == 0) return columns;
+    int64_t pixels = std::max<int64_t>(1, kCacheValues / filters / 84) * 84;
+    return std::min(pixels, columns);
+}
+
+}  // namespace
+
+void prepare(const Container& file, Plan& plan, Step& step) {
+    if (step.node < 0) return;
+    const Node& op = plan.node(step);
+    const Shape &in = plan.shape(op.inputs[0]), &out = plan.shape(step.output);
+    int64_t columns = in.w + 2 * op.window.padding[1];
+    if (op.op == Op::BinaryConv) {
+        step.binary = make_binary(file, op, in, out);
+        const SignSink& sink = plan.sinks[size_t(step.signs)];
+        add_offsets(step, op.window, sink.row_words(), sink.pixel_words(), 1, sink.words);
+        choose_fused(plan, step, op, in.c * op.window.taps());
+    } else if (step.planar) {
+        for (int64_t plane = 0; plane < op.weight_bits; ++plane)
+            step.planes.push_back(make_plane(file, op, in, out, plane));
+        const SignSink& sink = plan.sinks[size_t(step.signs)];
+        add_offsets(step, op.window, sink.row_words(), sink.pixel_words(), 1, sink.words);
+    } else if (op.op == Op::Conv && op.by_bytes()) {
+        step.bytes = make_bytes(file, op, in, out);
+        int64_t quads = (in.c + 3) / 4;
+        add_offsets(step, op.window, columns * quads * 4, quads * 4, 4, quads);
+    } else if (op.op == Op::Conv) {
+        step.real = make_float(file, op, in, out);
+        Window window = op.window;
+        step.length = in.c / op.groups;
+        if (window.dilation[1] == 1 && op.groups == 1) {
+            // Taps side by side are one run of values.
+            step.length *= window.kernel[1];
+            window.kernel[1] = 1;
+        }
+        add_offsets(step, window, columns * in.c, in.c, 1, 1);
+        join_rows(plan, step, op, out);
+    }
+    step.chunk = chunk_of(filters_of(step), out.w * step.joined);
+}
+
+}  // namespace surge
