@@ -134,6 +134,19 @@ def test_many_steps_are_summed_up():
     assert sum(patch.get_width() for patch in axes.patches) == pytest.approx(sum(range(60)))
 
 
+def test_growth_is_said_for_pixels_and_batch():
+    rows = [
+        replace(row("surge", 2.0), size=112),
+        replace(row("surge", 8.4), size=224),
+        replace(row("surge", 33.0), size=224, batch=4),
+    ]
+    assert latency.growth(rows) == [
+        "4.0 times the pixels take 4.2 times as long.",
+        "4.0 times the batch take 3.9 times as long.",
+    ]
+    assert latency.growth([replace(one, size=None, batch=1) for one in rows]) == []
+
+
 def test_sweep_figure_draws_sizes_and_batches():
     rows = [
         replace(row(engine, 1.0 + size / 100), size=size, batch=batch)

@@ -284,6 +284,8 @@ def sweep(name: str, command: BenchInferCommand, place: Place, console: Console)
             rows += found.rows
             ours = next(row for row in found.rows if row.engine == OURS)
             advance(f"size {size}, batch {batch}: {ours.median_ms:.3f} ms")
+    for sentence in latency.growth(rows):
+        console.print(sentence, markup=False)
     figure = latency_figures.draw_sweep(rows, name)
     path = command.out / f"{name}-sweep.png"
     for written in figures.save(figure, [vars(row) for row in rows], path):

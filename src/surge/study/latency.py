@@ -161,6 +161,23 @@ def _reasons(steps: Sequence[Step], widths: Sequence[int]) -> list[str]:
     return said
 
 
+def growth(rows: Sequence[Row], engine: str = OURS) -> list[str]:
+    """Say how the time of an engine grows with the pixels of an image and with the batch."""
+    mine = [row for row in rows if row.engine == engine]
+    points = {
+        "pixels": [(r.size**2, r.median_ms) for r in mine if r.batch == 1 and r.size],
+        "batch": [(r.batch, r.median_ms) for r in mine if r.size == mine[-1].size],
+    }
+    said = []
+    for what, found in points.items():
+        if len(found) > 1 and min(found)[0] < max(found)[0]:
+            (least, short), (most, long) = min(found), max(found)
+            said.append(
+                f"{most / least:.1f} times the {what} take {long / short:.1f} times as long."
+            )
+    return said
+
+
 def append(folder: Path, rows: Sequence[Row]) -> Path:
     """Store rows; those of the same setting, stored earlier, are replaced."""
     folder.mkdir(parents=True, exist_ok=True)
