@@ -19,12 +19,16 @@ inline void pause() {
 #endif
 }
 
-// Look until `ready` says so, but not for long.
+// Look until `ready` says so, but not for long, and let others run in between: what is waited for
+// may have to happen on this very core.
 template <typename Ready>
 void look_for(Ready ready) {
+    for (int i = 0; i < 64; ++i) {
+        if (ready()) return;
+        pause();
+    }
     Clock::time_point end = Clock::now() + kPatience;
-    while (!ready() && Clock::now() < end)
-        for (int i = 0; i < 16 && !ready(); ++i) pause();
+    while (!ready() && Clock::now() < end) std::this_thread::yield();
 }
 
 }  // namespace
