@@ -90,7 +90,7 @@ def test_scale_can_change_without_recompiling():
 
 def test_schedule_can_move_without_recompiling():
     case = CASES["linear"]
-    for method in ("recu", "irnet"):
+    for method in ("recu", "irnet", "rbnn"):
         layer = subject(method, case)
         compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
         observe(layer, case.batch(), compiled)

@@ -156,6 +156,21 @@ def test_rbonn_keeps_the_gradient_of_the_last_step():
     assert held.isfinite().all() and held is layer.method.last_gradient
 
 
+def test_rbonn_keeps_the_unscaled_gradient_under_loss_scaling():
+    kept = []
+    for size in (1.0, 1024.0):
+        torch.manual_seed(0)
+        layer = BinaryLinear(6, 4, method="rbonn")
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=size)
+        scaler.scale(layer(torch.linspace(-1, 1, 12).view(2, 6)).square().sum()).backward()
+        scaler.step(optimizer)
+        surge.on_step(layer)
+        kept.append(layer.method.last_gradient)
+    assert kept[0].any()
+    torch.testing.assert_close(kept[1], kept[0])
+
+
 def test_rbonn_resumes_bit_for_bit():
     torch.manual_seed(2)
     whole = BinaryLinear(6, 5, method="rbonn")

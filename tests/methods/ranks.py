@@ -1,0 +1,39 @@
+"""What each of two processes does in the test of methods with state; imported by both."""
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import surge
+from tests.nets import cnn, images, loss_of
+
+WORLD = 2
+STATEFUL = ("rbonn", "rbnn", "slb", "irnet", "bonn", "fda")
+EPOCHS = 5
+
+
+def trained(method, rank=0, world=1):
+    """Train some epochs of one step each on this rank's part of the batch; return the state."""
+    # Without norms: their statistics would be those of half a batch.
+    model = cnn(method, norm=False)
+    net = DistributedDataParallel(model) if world > 1 else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    x, labels = images(count=8)
+    part = slice(rank * 8 // world, (rank + 1) * 8 // world)
+    for epoch in range(EPOCHS):
+        surge.on_epoch(model, epoch, EPOCHS)
+        optimizer.zero_grad()
+        loss_of(net, (x[part], labels[part])).backward()
+        optimizer.step()
+        surge.on_step(model)
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def work(rank, folder):
+    """Train all methods as one rank and leave the states in a file."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD
+    )
+    states = {method: trained(method, rank, WORLD) for method in STATEFUL}
+    torch.distributed.destroy_process_group()
+    torch.save(states, folder / f"{rank}.pt")

@@ -1,0 +1,42 @@
+"""The table of docs/methods.md: every method has a row, every named test exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from surge.method import check_options, get_method
+from tests.nets import METHODS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "methods.md").read_text()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and not line.startswith(("| method |", "| --- |"))
+]
+TEXT = {"bibert", "binarybert", "bit"}
+"""Methods of BERT, whose quirks belong to the page about GLUE."""
+
+
+def test_every_method_has_a_row():
+    assert {row[0] for row in ROWS} - {"all"} == set(METHODS) - TEXT
+
+
+def test_every_named_test_exists():
+    defined = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    named = [re.fullmatch(r"`(test_\w+)`", row[3]) for row in ROWS]
+    assert all(named), [row[3] for row, found in zip(ROWS, named, strict=True) if not found]
+    assert [found[1] for found in named if found[1] not in defined] == []
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[3].strip('`')}")
+def test_every_flag_of_the_table_is_an_option(row):
+    flags = re.findall(r"(?:flag|option) `(\w+)", row[2])
+    if row[0] != "all":
+        check_options(get_method(row[0]), dict.fromkeys(flags))
+    assert len(row) == 4

@@ -1,0 +1,100 @@
+"""The state of methods (RBONN's last gradient, RBNN's rotations, temperatures) is never lost."""
+
+import io
+import time
+
+import pytest
+import torch
+import torch.multiprocessing
+
+import surge
+from tests.methods import ranks
+from tests.nets import METHODS, assert_same_tensors, cnn, images, train
+
+EPOCHS = 6
+MOVED = {
+    "rbonn": ("last_gradient", "recurrence", "active_penalty"),
+    "rbnn": ("left", "right", "k", "t", "angle"),
+    "slb": ("temperature", "discrete"),
+    "irnet": ("k", "t"),
+    "adabin": ("k", "t"),
+    "recu": ("tau",),
+    "fda": ("terms", "noise_weight"),
+    "bonn": ("mode", "width", "active_strength"),
+    "rad": ("active_strength",),
+}
+"""State that must be other than at the start after some epochs."""
+
+
+def start(method):
+    net = cnn(method)
+    return net, torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-3)
+
+
+def go_on(net, optimizer, epochs):
+    """One step per epoch."""
+    for epoch in epochs:
+        surge.on_epoch(net, epoch, EPOCHS)
+        train(net, optimizer, [images(seed=epoch)])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_interrupted_training_continues_bit_for_bit(method):
+    whole, optimizer = start(method)
+    fresh = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+    go_on(whole, optimizer, range(4))
+    file = io.BytesIO()
+    torch.save([whole.state_dict(), optimizer.state_dict()], file)
+    stopped = {name: tensor.clone() for name, tensor in whole.state_dict().items()}
+    go_on(whole, optimizer, range(4, EPOCHS))
+
+    resumed, other = start(method)
+    torch.manual_seed(123)
+    for parameter in resumed.parameters():  # nothing may come from the same start by chance
+        torch.nn.init.normal_(parameter)
+    file.seek(0)
+    for target, state in zip((resumed, other), torch.load(file, weights_only=True), strict=True):
+        target.load_state_dict(state)
+    go_on(resumed, other, range(4, EPOCHS))
+    assert_same_tensors(dict(resumed.state_dict()), dict(whole.state_dict()))
+    for name in MOVED.get(method, ()):
+        key = f"2.method.{name}"
+        if name != "discrete":  # which flips near the end
+            assert not torch.equal(stopped[key], fresh[key]), name
+
+
+def test_every_buffer_of_a_method_is_watched_here():
+    for method in METHODS:
+        buffers = {name for name, _ in cnn(method)[2].method.named_buffers()}
+        if not {
+            name for name in buffers if "." in name
+        }:  # levels of BERT are set by its first batch
+            assert buffers <= set(MOVED.get(method, ())), method
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory):
+    """The state of both ranks; a rank that hangs is ended, not waited for."""
+    folder = tmp_path_factory.mktemp("ranks")
+    spawned = torch.multiprocessing.spawn(
+        ranks.work, args=(folder,), nprocs=ranks.WORLD, join=False
+    )
+    deadline = time.monotonic() + 180
+    while not spawned.join(timeout=1):
+        if time.monotonic() > deadline:
+            for process in spawned.processes:
+                process.kill()
+            pytest.fail("the ranks did not finish within 180 s")
+    return [torch.load(folder / f"{rank}.pt") for rank in range(ranks.WORLD)]
+
+
+@pytest.mark.parametrize("method", ranks.STATEFUL)
+def test_state_is_the_same_on_all_ranks_and_that_of_one_process(states, method):
+    first, second = (state[method] for state in states)
+    assert_same_tensors(second, first)
+    alone = ranks.trained(method)
+    for name in MOVED[method]:
+        key = f"2.method.{name}"
+        torch.testing.assert_close(
+            first[key], alone[key], rtol=1e-3, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
+        )
