@@ -17,18 +17,18 @@ REAL = {"binaryconnect"}
 """Methods with real inputs."""
 OFFSET = {"adabin"}
 """Methods whose weights are not +-s: their sums are no integers times a scale."""
-TEXT = {"bibert", "binarybert", "bit"}
-"""Methods of text: their layers are followed by a residual and a norm, never by a sign."""
+LEVELS = {"binarybert", "bit"}
+"""Methods whose inputs are multiples of a learned level."""
 SOFT = {"slb", "fda"}
 """Methods whose weights are real while training."""
-SCALED = ["bireal", "reactnet", "xnor", "dorefa", "fda", "rbonn", "tbn", "bonn"]
+SCALED = ["bireal", "reactnet", "xnor", "dorefa", "fda", "rbonn", "tbn", "bonn", "bibert"]
 LAYERS = {
     "conv2d": (lambda m: surge.BinaryConv2d(16, 5, 3, padding=1, bias=False, method=m), (6, 6)),
     "conv1d": (lambda m: surge.BinaryConv1d(16, 6, 3, groups=2, bias=False, method=m), (9,)),
     "linear": (lambda m: surge.BinaryLinear(16, 5, bias=False, method=m), ()),
 }
 each_layer = pytest.mark.parametrize("kind", LAYERS)
-exact = pytest.mark.parametrize("method", [m for m in METHODS if m not in OFFSET | TEXT | REAL])
+exact = pytest.mark.parametrize("method", [m for m in METHODS if m not in OFFSET | LEVELS | REAL])
 
 
 def build(method, kind):
@@ -93,7 +93,7 @@ def test_gradients_are_those_of_the_product_with_the_scaled_weight(method, kind,
 def test_every_method_with_a_real_scale_in_its_weight_says_so():
     """Found by looking at the weights, not at the declaration."""
     found = []
-    for method in [m for m in METHODS if m not in TEXT]:
+    for method in [m for m in METHODS if m not in LEVELS]:
         layer, _ = build(method, "conv2d")
         layer.eval()
         effective = layer.method.binarize_weight(layer.weight).abs()

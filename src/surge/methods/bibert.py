@@ -51,6 +51,10 @@ class BiBERT(Method):
     for_transformers = True
     attention = BiAttention
 
+    def scales_signs(self) -> bool:
+        """Alpha is in the weight."""
+        return True
+
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign of the centred row, times its mean magnitude."""
         centred = weight - weight.mean(dim=per_filter(weight), keepdim=True)

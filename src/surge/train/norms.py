@@ -53,5 +53,6 @@ def _average(tensors: list[Tensor]) -> None:
     flat = torch.cat([tensor.flatten() for tensor in tensors])
     torch.distributed.all_reduce(flat)
     flat /= torch.distributed.get_world_size()
-    for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
+    parts = torch.split_with_sizes(flat, [tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view_as(tensor))
