@@ -59,6 +59,32 @@ def test_reproduce_runs_stores_and_prints(reproduce, tmp_path):
     assert f"{mean:+.2f} [" in line and "(2 pairs)" in line
 
 
+def test_runs_side_by_side_are_what_each_is_alone(reproduce, tmp_path):
+    reproduce(*ROWS, "--seeds", "0", "1")
+    alone = {(r["seed"], r["row"]): r["last"] for r in stored(tmp_path)}
+    words = ("--runs", "others", "--results", "found", "--together", "3")
+    code, out, _ = reproduce(*ROWS, "--seeds", "0", "1", *words)
+    assert code == 0 and "  cnn-bnn-surge 1" in out
+    lines = (tmp_path / "found" / "digits.jsonl").read_text().splitlines()
+    together = {(r["seed"], r["row"]): r["last"] for r in map(json.loads, lines)}
+    assert together == alone
+    for seed, row in alone:
+        name = folder(tmp_path, row, seed).name
+        assert_same_tensors(final(tmp_path / "others" / name), final(tmp_path / "runs" / name))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--together", "0"), "must be at least 1"),
+        (("--rows", "cnn-bnn-surge-noise", "--together", "2"), "draws random numbers"),
+    ],
+)
+def test_runs_that_must_be_alone(reproduce, words, expected):
+    code, _, err = reproduce(*words)
+    assert code == 2 and expected in err
+
+
 def test_reproduce_does_nothing_twice(reproduce, tmp_path):
     reproduce(*ROWS, "--seeds", "0")
     before = stored(tmp_path)

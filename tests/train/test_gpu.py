@@ -246,3 +246,31 @@ def test_deepcopy_of_the_model_after_capture_trains_alone(tmp_path):
     before = {name: tensor.clone() for name, tensor in held.items()}
     step_losses(trainer, 2)
     assert all(torch.equal(held[name], tensor) for name, tensor in before.items())
+
+
+def test_runs_side_by_side_are_what_each_is_alone(tmp_path):
+    """Two captured runs on streams of their own, replayed at the same time."""
+    import threading
+
+    from surge.train.together import stream_of_its_own
+
+    alone = [
+        step_losses(make(tmp_path / name, name, compiled=True, captured=True)) for name in ROWS
+    ]
+    found = {}
+
+    def work(name):
+        with stream_of_its_own(torch.device("cuda")):
+            found[name] = step_losses(trainers[name])
+
+    trainers = {
+        name: make(tmp_path / f"{name}-2", name, compiled=True, captured=True) for name in ROWS
+    }
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=(name,)) for name in ROWS]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, losses in zip(ROWS, alone, strict=True):
+        assert found[name] == pytest.approx(losses, rel=1e-5)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -16,7 +18,7 @@ from surge.cli._training import (
     run_in,
 )
 from surge.data import resolve_root
-from surge.errors import CheckpointMismatchError
+from surge.errors import CheckpointMismatchError, ConfigError
 from surge.recipes import get_recipe, list_recipes, overridden
 from surge.recipes.glue import start_of, teacher_of, with_model, with_start, with_teacher
 from surge.recipes.recipe import Recipe
@@ -26,6 +28,7 @@ from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets
 from surge.train.loop import LoopOptions
 from surge.train.run import RunFolder, hardware
+from surge.train.together import draws_in_steps, stream_of_its_own
 from surge.train.watch import DivergedError
 
 if TYPE_CHECKING:
@@ -87,24 +90,58 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     stored = results.read(command.results, command.table)
     jobs = missing(recipes, command.seeds, stored, command.runs)
     console.print(f"{len(jobs)} of {len(recipes) * len(command.seeds)} runs are missing")
+    _check_together(command, recipes)
     # One set of images at a time: most tables have only one.
     load = lru_cache(1)(partial(load_sets, root=resolve_root(command.data, os.environ)))
+    queue = fitting(jobs, stored, hardware(device), deadline)
     options = LoopOptions(deadline=deadline)
-    failed = 0
-    for job in fitting(jobs, stored, hardware(device), deadline):
-        sets = load(job.recipe.data)
-        job = _with_others(job, recipes, command)
-        folder, environment = _folder_of(job, command, device)
-        try:
-            outcome = run_in(folder, job.recipe, sets, environment, device, options, console)
-        except DivergedError as error:  # the next runs do not depend on this one
-            console.print(str(error), style="red", markup=False, soft_wrap=True)
-            failed += 1
-            continue
-        result = conclude(folder, job.recipe, outcome, environment, command.results, console)
-        if result is not None:
-            stored.append(result)
-    return failed
+    turn = threading.Lock()
+
+    def work(_: int) -> int:
+        """Take the next run until none is left; return how many diverged."""
+        failed = 0
+        with stream_of_its_own(device):
+            while True:
+                with turn:
+                    job = next(queue, None)
+                    if job is None:
+                        return failed
+                    job = _with_others(job, recipes, command)
+                    sets = load(job.recipe.data)
+                    folder, environment = _folder_of(job, command, device)
+                try:
+                    outcome = run_in(
+                        folder, job.recipe, sets, environment, device, options, console
+                    )
+                except DivergedError as error:  # the next runs do not depend on this one
+                    console.print(str(error), style="red", markup=False, soft_wrap=True)
+                    failed += 1
+                    continue
+                with turn:
+                    where = command.results
+                    made = conclude(folder, job.recipe, outcome, environment, where, console)
+                    if made is not None:
+                        stored.append(made)
+
+    if command.together == 1:
+        return work(0)
+    with ThreadPoolExecutor(command.together) as pool:
+        return sum(pool.map(work, range(command.together)))
+
+
+def _check_together(command: ReproduceCommand, recipes: list[Recipe]) -> None:
+    if command.together < 1:
+        raise ConfigError(f"together={command.together} must be at least 1 (--together).")
+    if command.together == 1:
+        return
+    for recipe in recipes:
+        if recipe.distill is not None or "start" in recipe.model.options:
+            raise ConfigError(f"{recipe.name} builds on another run: leave --together out.")
+        if draws_in_steps(recipe):
+            raise ConfigError(
+                f"{recipe.name} draws random numbers in every step, which runs side by side would "
+                "take from each other: leave --together out."
+            )
 
 
 def _with_others(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> Job:

@@ -27,6 +27,7 @@ from surge.train.build import Sets, load_sets
 from surge.train.distributed import World, joined
 from surge.train.loop import LoopOptions, Outcome, Trainer
 from surge.train.run import RunFolder, default_path, describe_environment, hardware
+from surge.train.together import BUILDING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,6 +105,8 @@ def train_one(command: TrainCommand, console: Console) -> None:
         captured=command.captured,
         save_every=command.save_every,
         deadline=deadline_of(command.budget),
+        record_every=_record_every(command),
+        record_theorem=command.record_theorem,
     )
     root = resolve_root(command.data, os.environ)
     with joined(device) as world:
@@ -128,6 +131,12 @@ def train_one(command: TrainCommand, console: Console) -> None:
         )
         if world.leads:
             conclude(folder, recipe, outcome, environment, command.results, console)
+
+
+def _record_every(command: TrainCommand) -> int | None:
+    if command.record_every < 1:
+        raise ConfigError(f"--record-every {command.record_every} must be at least 1.")
+    return command.record_every if command.record or command.record_theorem else None
 
 
 def _fit(
@@ -180,18 +189,23 @@ def run_in(
     *,
     world: World | None = None,
     sink: Callable[[dict[str, Any]], None] | None = None,
+    label: str = "",
 ) -> Outcome:
-    """Train in a folder, from its newest checkpoint if it has one, showing every epoch."""
+    """Train in a folder, from its newest checkpoint if it has one, showing every epoch.
+
+    ``label`` ends every line, where several runs are shown at once.
+    """
     world = world or World()
-    trainer = Trainer(
-        recipe,
-        sets,
-        seed=int(environment["seed"]),
-        device=device,
-        folder=folder,
-        world=world,
-        options=options,
-    )
+    with BUILDING:
+        trainer = Trainer(
+            recipe,
+            sets,
+            seed=int(environment["seed"]),
+            device=device,
+            folder=folder,
+            world=world,
+            options=options,
+        )
 
     def say(line: str, style: str | None = None) -> None:
         console.print(line, style=style, markup=False, soft_wrap=True)
@@ -211,7 +225,7 @@ def run_in(
         say(f"continuing after epoch {trainer.epoch}")
     elif world.leads:
         folder.keep_metrics(0)  # of epochs whose state was never saved
-    show = epoch_lines(console, recipe.train.epochs, recipe.metric)
+    show = epoch_lines(console, recipe.train.epochs, recipe.metric, label)
 
     def on_row(row: dict[str, Any]) -> None:
         line = show(row)
@@ -231,7 +245,7 @@ def _rate(rate: float) -> str:
 
 
 def epoch_lines(
-    console: Console, epochs: int, metric: str = "top1"
+    console: Console, epochs: int, metric: str = "top1", label: str = ""
 ) -> Callable[[dict[str, Any]], str]:
     """Return a function that prints one fixed-width line per epoch, at most one a second."""
     begun, printed, done = time.monotonic(), 0.0, 0
@@ -255,7 +269,7 @@ def epoch_lines(
             line += f" {100 * row['delivered']:8.3f}"
         if now - printed >= 1 or row["epoch"] + 1 == epochs:
             printed = now
-            console.print(line)
+            console.print(f"{line}  {label}".rstrip(), markup=False, soft_wrap=True)
         return line
 
     return show

@@ -37,6 +37,8 @@ class ReproduceCommand:
     """Test on 10 % of the training set instead of the test set."""
     budget: str | None = None
     """Stop cleanly after this time (90s, 9m, 2h); call again to go on."""
+    together: int = 1
+    """Runs side by side in one process: a small network leaves much of a large GPU idle."""
     data: str | None = None
     """Folder of the data sets; else $SURGE_DATA, else ./data."""
     runs: Path = Path("runs")
