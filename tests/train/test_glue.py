@@ -103,8 +103,7 @@ def test_results_have_a_line_per_metric(teacher):
 def test_student_starts_from_its_teacher(tmp_path, lively, root, teacher):
     recipe = placed(get_recipe("glue-mrpc-bit"), model=str(lively), teacher=str(teacher))
     student = trainer_of(tmp_path, recipe, root).parts.model.state_dict()
-    newest = sorted((teacher / "checkpoints").iterdir())[-1]
-    taught = torch.load(newest, weights_only=True)["model"]
+    taught = last_weights(teacher)
     assert_same_tensors({name: student[name] for name in taught}, taught)
 
 
@@ -190,6 +189,29 @@ def test_teacher_of_another_task_is_refused(tmp_path, lively, root, teacher, cap
     words += ["--out", str(tmp_path / "x"), "--data", str(root), "--device", "cpu"]
     assert main(words) == 2
     assert "no float teacher for rte" in " ".join(capsys.readouterr().err.split())
+
+
+def last_weights(run):
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    return torch.load(newest, weights_only=True)["model"]
+
+
+def test_quirk_of_scores_both_ways(tmp_path, bert, root):
+    """By default the classifier of STS-B only shrinks by its decay; with ``mse`` it learns."""
+    teacher, name = tmp_path / "teacher", "classifier.classifier.weight"
+    command("glue-stsb-teacher", bert, root, teacher, *SHORT)
+    start = last_weights(teacher)[name]
+    found = {}
+    for kind, options in (("quirk", ()), ("mse", ("--scores", "mse"))):
+        out, given = tmp_path / kind, ("--teacher", teacher, *SHORT, *options)
+        command("glue-stsb-bit", bert, root, out, *given)
+        found[kind] = last_weights(out)[name]
+    rates = [step_rate(get_recipe("glue-stsb-bit").train, step, 4) for step in range(4)]
+    shrunk = start
+    for rate in rates:
+        shrunk = shrunk * (1 - 0.01 * rate)
+    torch.testing.assert_close(found["quirk"], shrunk)
+    assert (found["mse"] - shrunk).abs().max() > 1e-4
 
 
 def test_evaluate_prints_every_metric(teacher, root, capsys):
