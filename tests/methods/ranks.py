@@ -4,6 +4,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import surge
+from surge.train.norms import recalibrate_norms
 from tests.nets import cnn, images, loss_of
 
 WORLD = 2
@@ -28,6 +29,14 @@ def trained(method, rank=0, world=1):
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
+def statistics(rank=None):
+    """Re-estimate the norms of a network on one rank's images, or on those of all ranks."""
+    net = cnn("slb")
+    parts = range(WORLD) if rank is None else [rank]
+    recalibrate_norms(net, [images(count=8, seed=part)[0] for part in parts])
+    return {name: t.clone() for name, t in net.state_dict().items() if "running" in name}
+
+
 def work(rank, folder):
     """Train all methods as one rank and leave the states in a file."""
     torch.set_num_threads(1)
@@ -35,5 +44,6 @@ def work(rank, folder):
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD
     )
     states = {method: trained(method, rank, WORLD) for method in STATEFUL}
+    states["norms"] = statistics(rank)
     torch.distributed.destroy_process_group()
     torch.save(states, folder / f"{rank}.pt")

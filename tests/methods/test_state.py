@@ -98,3 +98,10 @@ def test_state_is_the_same_on_all_ranks_and_that_of_one_process(states, method):
         torch.testing.assert_close(
             first[key], alone[key], rtol=1e-3, atol=1e-5, msg=lambda text, key=key: f"{key}: {text}"
         )
+
+
+def test_norms_of_two_ranks_are_those_of_all_batches(states):
+    first, second = (state["norms"] for state in states)
+    assert_same_tensors(second, first)
+    for name, tensor in ranks.statistics().items():
+        torch.testing.assert_close(first[name], tensor)
