@@ -46,6 +46,7 @@ def test_bench_times_every_engine_and_writes_what_was_asked(tiny_network, tmp_pa
         assert set(NEEDED) <= set(row) and row["network"] == "tiny"
         assert 0 < row["min_ms"] <= row["median_ms"] <= row["p90_ms"]
         assert row["per_second"] == pytest.approx(1000 / row["median_ms"], rel=0.01)
+        assert row["processor_ms"] > 0
         assert row["file_bytes"] > 0 and row["peak_bytes"] > 0 and row["runs"] >= 6
         assert row["engine"] in printed
     by_name = {row["engine"]: row for row in rows}

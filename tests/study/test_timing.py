@@ -26,7 +26,7 @@ class Clock:
 def test_timing_has_median_percentile_and_least():
     found = Timing((5.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 9.0, 10.0))
     assert (found.median, found.p90, found.least) == (5.5, 10.0, 1.0)
-    assert Timing((2.0,)).p90 == 2.0
+    assert Timing((2.0,)).p90 == 2.0 and Timing((2.0,)).processor is None
 
 
 def test_contenders_are_timed_in_turns_until_the_time_is_over():
@@ -36,10 +36,12 @@ def test_contenders_are_timed_in_turns_until_the_time_is_over():
         {"fast": clock.contender("fast", 0.004), "slow": clock.contender("slow", 0.03)},
         seconds=1.0,
         clock=clock,
+        worked=lambda: clock.now / 2,
         on_round=rounds.append,
     )
     assert found["fast"].median == pytest.approx(0.004)
     assert found["slow"].median == pytest.approx(0.03)
+    assert found["slow"].processor == pytest.approx(0.015)
     assert 1.0 <= clock.now < 1.3 and rounds == list(range(1, len(rounds) + 1))
     # A turn has one call more than it counts: the first brings the weights back into the caches.
     per_turn = {"fast": round(TURN / 0.004), "slow": LEAST}

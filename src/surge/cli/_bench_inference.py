@@ -222,6 +222,7 @@ def _row(
         size=batch.shape[-1] if batch.ndim == 4 else None,
         layers=layers,
         min_ms=round(1e3 * timing.least / layers, 5),
+        processor_ms=round(1e3 * (timing.processor or 0.0) / layers, 5),
         runs=len(timing.times),
         per_second=round(len(batch) * layers / timing.median, 2),
         version=f"{package} {_version(package)}",

@@ -33,6 +33,8 @@ class Row:
     layers: int = 1
     """Equal layers in a row; times are those of one of them, bytes those of all."""
     min_ms: float | None = None
+    processor_ms: float | None = None
+    """Median of the processor time, all threads together: no neighbour can lengthen it by much."""
     runs: int | None = None
     per_second: float | None = None
     """Samples per second at the median."""
@@ -66,6 +68,7 @@ def shown(rows: Sequence[Row]) -> list[dict[str, object]]:
             "median": f"{row.median_ms:.3f}",
             "p90": f"{row.p90_ms:.3f}",
             "ratio": None if (r := ratio(rows, BASE, row.engine)) is None else f"{r:.2f}",
+            "processor": None if row.processor_ms is None else f"{row.processor_ms:.3f}",
             "per_second": None if row.per_second is None else f"{row.per_second:,.0f}",
             "peak": None if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.1f}",
             "file": f"{row.file_bytes / 1e6:.3f}",
@@ -79,6 +82,7 @@ COLUMNS = {
     "median": "median, ms",
     "p90": "p90, ms",
     "ratio": f"{BASE} / this",
+    "processor": "processor, ms",
     "per_second": "per second",
     "peak": "memory, MB",
     "file": "file, MB",

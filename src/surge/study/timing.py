@@ -16,11 +16,18 @@ class Timing:
     """Times of one contender, in seconds."""
 
     times: tuple[float, ...]
+    worked: tuple[float, ...] = ()
+    """Processor time of the same calls: without the waits that busy neighbours cause."""
 
     @property
     def median(self) -> float:
         """The middle one."""
         return statistics.median(self.times)
+
+    @property
+    def processor(self) -> float | None:
+        """The middle one of the processor times, if they were taken."""
+        return statistics.median(self.worked) if self.worked else None
 
     @property
     def p90(self) -> float:
@@ -40,6 +47,7 @@ def interleaved(
     seconds: float,
     pause: float = 0.0,
     clock: Callable[[], float] = time.perf_counter,
+    worked: Callable[[], float] = time.process_time,
     on_round: Callable[[int], None] = lambda done: None,
 ) -> dict[str, Timing]:
     """Time all contenders in turns until ``seconds`` have passed, three rounds at least.
@@ -52,9 +60,10 @@ def interleaved(
         seconds: Time for everything together.
         pause: Seconds of rest before a turn, for thread pools of others that still spin.
         clock: Where times come from.
+        worked: Where processor times come from.
         on_round: Called after every round with its number.
     """
-    found: dict[str, list[float]] = {name: [] for name in contenders}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
     order, draw = list(contenders), Random(0)
     for call in contenders.values():
         call()
@@ -64,17 +73,19 @@ def interleaved(
         for name in order:
             if pause:
                 time.sleep(pause)
-            found[name] += _turn(contenders[name], clock)
+            found[name] += _turn(contenders[name], clock, worked)
         rounds += 1
         on_round(rounds)
-    return {name: Timing(tuple(times)) for name, times in found.items()}
+    return {name: Timing(*zip(*pairs, strict=True)) for name, pairs in found.items()}
 
 
-def _turn(call: Callable[[], object], clock: Callable[[], float]) -> list[float]:
+def _turn(
+    call: Callable[[], object], clock: Callable[[], float], worked: Callable[[], float]
+) -> list[tuple[float, float]]:
     call()
-    times: list[float] = []
-    while len(times) < LEAST or sum(times) < TURN:
-        begun = clock()
+    pairs: list[tuple[float, float]] = []
+    while len(pairs) < LEAST or sum(taken for taken, _ in pairs) < TURN:
+        begun, busy = clock(), worked()
         call()
-        times.append(clock() - begun)
-    return times
+        pairs.append((clock() - begun, worked() - busy))
+    return pairs
