@@ -101,3 +101,18 @@ def test_reactnet_embedding_has_no_shift():
     x = torch.randn(2, 3)
     assert layer.method.prepare_input(x) is x
     assert layer(torch.tensor([1, 4])).shape == (2, 3)
+
+
+def test_reactnet_with_real_weights_is_a_plain_layer_on_signs():
+    layer, x = make("conv", "reactnet", {"real_weights": True})
+    torch.nn.init.normal_(layer.method.shift, std=0.5)
+    y, _, grad = run(layer, x)
+    signs = torch.where(x + layer.method.shift.detach().view(-1, 1, 1) >= 0, 1.0, -1.0)
+    weight = layer.weight.detach().clone().requires_grad_()
+    expected = layer.multiply(signs.to(weight.dtype), weight)
+    torch.autograd.backward(expected, grad)
+    torch.testing.assert_close(y.detach(), expected.detach())
+    torch.testing.assert_close(layer.weight.grad, weight.grad)
+    assert layer.method.bits == (32, 1)
+    values, scale = layer.packed_weight()
+    assert torch.equal(values, layer.weight.detach()) and bool((scale == 1).all())

@@ -1,21 +1,35 @@
 """Plain float architectures; ``surge.binarize_`` turns them into 1-bit networks."""
 
+from surge.models.backbone import BackboneReport, load_backbone_
 from surge.models.digits import CnnDigits, cnn_digits
-from surge.models.imagenet import BiRealResNet, bireal_resnet18
+from surge.models.imagenet import (
+    BiRealResNet,
+    bireal_resnet18,
+    reactnet_resnet18,
+    recu_resnet18,
+)
+from surge.models.plain_resnet import PlainResNet, resnet18, resnet34
 from surge.models.registry import build_model, list_models
 from surge.models.resnet import CifarResNet, resnet18_cifar, resnet20
 from surge.models.vgg import VggSmall, vgg_small
 
 __all__ = [
+    "BackboneReport",
     "BiRealResNet",
     "CifarResNet",
     "CnnDigits",
+    "PlainResNet",
     "VggSmall",
     "bireal_resnet18",
     "build_model",
     "cnn_digits",
     "list_models",
+    "load_backbone_",
+    "reactnet_resnet18",
+    "recu_resnet18",
+    "resnet18",
     "resnet18_cifar",
     "resnet20",
+    "resnet34",
     "vgg_small",
 ]
