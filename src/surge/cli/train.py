@@ -73,6 +73,12 @@ class TrainCommand:
     """Stop cleanly after this time (90s, 9m, 2h); a new run on GLUE fits its schedule to it."""
     commit: str | None = None
     """Commit to record where there is no repository."""
+    record: bool = False
+    """Record gradients and weights of every layer now and then (probe.jsonl); costs < 2 %."""
+    record_every: int = 10
+    """Epochs from one record to the next."""
+    record_theorem: bool = False
+    """Also record the optimal scale and the corollary's premises (slower)."""
     tensorboard: bool = False
     """Also write TensorBoard events into the run folder."""
     list: bool = False

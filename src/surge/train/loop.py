@@ -22,6 +22,7 @@ from surge.train.distributed import World, wrapped
 from surge.train.dose import DoseMeter
 from surge.train.mode import choose_mode
 from surge.train.norms import recalibrate_norms, wants_recalibration
+from surge.train.recorder import Recorder
 from surge.train.run import RunFolder
 from surge.train.schedule import learning_rate, step_rate, step_seed
 from surge.train.scoring import TextTest, example_of, hit_name, make_test_step, objective_for
@@ -46,6 +47,12 @@ class LoopOptions:
     """Stop after the epoch that passes this time (of ``time.monotonic``)."""
     dose_every: int = 10
     """Measure the delivered dose every so many epochs, and after the last."""
+    shared: bool = False
+    """Other runs are trained in this process: torch's own generator is left alone."""
+    record_every: int | None = None
+    """Let the probe look at every so many epochs, and at the last; by default it does not."""
+    record_theorem: bool = False
+    """Also measure the theorem's premises then, against a smooth network."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,10 @@ class Trainer:
         images = recipe.data.length is None  # a BERT has no clamps that could hold a dose back
         if self.parts.compensation is not None and self.world.leads and images:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
+        self.recorder: Recorder | None = None
+        every = self.options.record_every
+        if every is not None and self.world.leads:
+            self.recorder = Recorder(self, every=every, theorem=self.options.record_theorem)
         self.epoch, self.seconds = 0, 0.0
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}
@@ -179,7 +190,7 @@ class Trainer:
 
     def run(self, on_row: Callable[[Row], None] | None = None) -> Outcome:
         """Train to the last epoch, or to the deadline; every epoch is reported as a row."""
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[], enabled=not self.options.shared):
             self._run(on_row)
         return Outcome(
             self.epoch >= self.recipe.train.epochs,
@@ -211,6 +222,8 @@ class Trainer:
                 saved = now
 
     def _one_epoch(self, watch: BitWatch) -> Row:
+        if self.recorder is not None:
+            self.recorder.begin_epoch()
         start = time.monotonic()
         rate = self.begin_epoch()
         for number, (part, weight) in enumerate(self.batches(), start=self._steps_before()):
@@ -242,6 +255,8 @@ class Trainer:
             scales = list(self.parts.compensation.scales().values())
             row |= {"scale": sum(scales) / len(scales), "injected": dose / count}
             row |= self._delivered()
+        if self.recorder is not None:
+            self.recorder.end_epoch()
         self.epoch += 1
         return row
 
@@ -281,7 +296,8 @@ class Trainer:
         rate = learning_rate(spec, self.epoch)
         set_learning_rate(self.parts.optimizer, rate)
         on_epoch(self.parts.model, self.epoch, spec.epochs)
-        torch.manual_seed(step_seed(self.seed, self.epoch, self.world.rank))
+        if not self.options.shared:
+            torch.manual_seed(step_seed(self.seed, self.epoch, self.world.rank))
         self.parts.model.train()
         return rate
 

@@ -1,0 +1,147 @@
+"""Keeps the probe's records of a run: ``probe.jsonl`` and ``probe-maps/`` in its folder."""
+
+from __future__ import annotations
+
+import io
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from surge.compensation.auxiliary import AuxiliaryPath
+from surge.compensation.premises import measure_premises
+from surge.layers.base import BinaryLayer
+from surge.train.checkpoint import atomic
+from surge.train.dose import _undisturbed
+from surge.train.record import Probe
+from surge.train.run import RunFolder
+
+if TYPE_CHECKING:
+    from surge.data import EpochPlan
+    from surge.train.loop import Trainer
+
+EVERY = 10
+"""Epochs from one record to the next by default; the last epoch is always recorded."""
+SAMPLES = 32
+"""Most samples of the recorded batch."""
+THEOREM_BATCHES = 8
+"""Batches over which the theorem's premises are measured."""
+
+
+class Recorder:
+    """Decides which epochs are recorded, and writes what the probe found.
+
+    ``theorem`` also measures the optimal scale and the corollary's premises against a smooth
+    network, over several batches: that is as costly as a few dozen steps.
+    """
+
+    def __init__(self, trainer: Trainer, *, every: int = EVERY, theorem: bool = False) -> None:
+        """Prepare to look at a trainer's model."""
+        self.trainer, self.every, self.theorem = trainer, every, theorem
+        self.probe = Probe(trainer.parts.model, trainer.meter)
+        self.bits: dict[str, Tensor] = {}
+        self.fresh = True
+
+    def _due(self) -> bool:
+        trainer = self.trainer
+        last = trainer.epoch + 1 == trainer.recipe.train.epochs
+        return last or trainer.epoch % self.every == 0
+
+    def begin_epoch(self) -> None:
+        """Remember the bits, if this epoch is recorded; forget records of a lost future."""
+        if self.fresh:
+            keep_records(self.trainer.folder, self.trainer.epoch)
+            self.fresh = False
+        self.bits = self._now() if self._due() else {}
+
+    @torch.no_grad()
+    def _now(self) -> dict[str, Tensor]:
+        return {name: _bits(layer) for name, layer in self.probe.layers.items()}
+
+    def end_epoch(self) -> None:
+        """Measure and write, if this epoch is recorded."""
+        if not self._due() or not self.probe.layers:
+            return
+        trainer = self.trainer
+        first = next(self._parts())
+        layers, mapped = self.probe.measure(lambda: self._loss(first))
+        for name, now in self._now().items():
+            if name in layers and name in self.bits:
+                layers[name]["flips"] = 100 * float((now != self.bits[name]).float().mean())
+        row: dict[str, Any] = {"epoch": trainer.epoch, "layers": layers}
+        if self.theorem and trainer.parts.compensation is not None:
+            row["theorem"] = self._premises()
+        if mapped:
+            row["mapped"] = self.probe.mapped
+            save_map(trainer.folder, trainer.epoch, mapped)
+        with (trainer.folder.path / "probe.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def _parts(self) -> Any:
+        """Yield the first samples of every batch of this epoch."""
+        for part, _ in self.trainer.batches():
+            yield part.part(0, min(SAMPLES, len(part)))
+
+    def _loss(self, part: EpochPlan) -> Tensor:
+        # The bare model: the other ranks take no part in this.
+        return self.trainer.train_step.compute(self.trainer.parts.model, part)[0]
+
+    def _premises(self) -> dict[str, dict[str, float | int | None]]:
+        compensation, model = self.trainer.parts.compensation, self.trainer.parts.model
+        assert compensation is not None
+        if not any(isinstance(path, AuxiliaryPath) for path in compensation.paths.values()):
+            return {}
+        losses = [
+            (lambda part=part: self._loss(part))  # type: ignore[misc]
+            for part in islice(self._parts(), THEOREM_BATCHES)
+        ]
+        with _undisturbed(model):
+            model.train()
+            return measure_premises(model, compensation, losses)
+
+
+def _bits(layer: BinaryLayer) -> Tensor:
+    values = layer.method.stored_values(layer.weight)
+    return values >= 0 if layer.method.bits[0] == 1 else values.int()
+
+
+def save_map(folder: RunFolder, epoch: int, mapped: dict[str, Tensor]) -> None:
+    """Write one heat map; half precision keeps it small and is enough for a picture."""
+    arrays = {
+        key: tensor.numpy() if tensor.dtype == torch.bool else _scaled(tensor)
+        for key, tensor in mapped.items()
+    }
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+    path = folder.path / "probe-maps" / f"epoch{epoch:04d}.npz"
+    path.parent.mkdir(exist_ok=True)
+    with atomic(path) as file:
+        file.write(buffer.getvalue())
+
+
+def _scaled(tensor: Tensor) -> Any:
+    """Return float32 rounded to three digits or so, which compresses well."""
+    return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32).numpy()
+
+
+def read_records(folder: RunFolder) -> list[dict[str, Any]]:
+    """Return the records of a run in order; a line torn by a kill is left out."""
+    path = folder.path / "probe.jsonl"
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            continue
+    return rows
+
+
+def keep_records(folder: RunFolder, epochs: int) -> None:
+    """Forget records of epochs that will be trained again."""
+    rows = read_records(folder)
+    kept = [row for row in rows if row["epoch"] < epochs]
+    if len(kept) < len(rows):
+        folder.write("probe.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
