@@ -23,5 +23,6 @@ def stream_of_its_own(device: torch.device) -> AbstractContextManager[object]:
 
 def draws_in_steps(recipe: Recipe) -> bool:
     """Return whether training steps draw random numbers, from a generator that all runs share."""
-    noisy = recipe.surge is not None and recipe.surge.noise
+    # A BERT has dropout.
+    noisy = recipe.model.name == "bert" or (recipe.surge is not None and recipe.surge.noise)
     return noisy or (recipe.method is not None and bool(recipe.method.options.get("stochastic")))
