@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from surge.errors import ConfigError
-from surge.study import latency, latency_figures, readme
+from surge.study import latency, latency_figures, latency_table, readme
 from surge.study.latency import NEEDED, Row, Step
 
 ROOT = Path(__file__).parents[2]
@@ -58,6 +58,20 @@ def test_remarks_are_short_where_binary_wins():
     assert latency.remarks(ROWS[:1]) == []
 
 
+def test_remarks_warn_of_a_busy_machine():
+    times = {"surge": 2.0, "onnxruntime fp32": 8.0, "openvino binary": 3.0}
+    rows = [
+        replace(one, load=5.0, processor_ms=times[one.engine])
+        for one in ROWS
+        if one.engine in times
+    ]
+    said = latency.remarks(rows)[1]
+    assert "busy (load 5.0)" in said
+    assert "it is 4.00x onnxruntime fp32 and 1.50x of openvino binary" in said
+    calm = [replace(one, load=1.2) for one in rows]
+    assert len(latency.remarks(calm)) == 1
+
+
 def test_remarks_warn_of_a_wrong_answer():
     wrong = [replace(ROWS[0], difference=0.5), *ROWS[2:3]]
     assert "Beware: surge differs from torch by 50 %" in latency.remarks(wrong)[-1]
@@ -85,7 +99,7 @@ def test_a_damaged_line_is_named(tmp_path):
 
 def test_section_has_a_row_per_setting_and_an_open_one_for_arm(tmp_path):
     latency.append(tmp_path, [*ROWS, row("surge", 1.5, network="one", layers=8)])
-    lines = latency.section(tmp_path).splitlines()
+    lines = latency_table.section(tmp_path).splitlines()
     assert "| *a CPU* |" in lines[2]
     assert lines[3] == (
         "| net | 1 | 4.000 | 3.000 | 24.000 | 3.500 | - | - | 5.000 | 6.00 | 1.25 |"
@@ -95,17 +109,28 @@ def test_section_has_a_row_per_setting_and_an_open_one_for_arm(tmp_path):
     assert lines[-1].startswith("Files: net 0.00 MB in fp32")
 
 
+def test_section_shows_ratios_of_processor_time_and_the_load(tmp_path):
+    both = [
+        replace(ROWS[0], processor_ms=4.0, load=1.25),
+        replace(ROWS[2], processor_ms=20.0, load=1.25),
+    ]
+    latency.append(tmp_path, both)
+    section = latency_table.section(tmp_path)
+    assert "| 6.00 (5.00) | - |" in section
+    assert "Load of the machine: 1.2 to 1.2." in section
+
+
 def test_published_table_is_what_results_say():
     page = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
-    assert latency.renewed(page, ROOT / "results") == page, "run: make tables"
+    assert latency_table.renewed(page, ROOT / "results") == page, "run: make tables"
     with pytest.raises(ConfigError, match="the page needs one"):
-        latency.renewed("no markers", ROOT / "results")
+        latency_table.renewed("no markers", ROOT / "results")
 
 
 def test_renew_all_rewrites_both_pages(tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "README.md").write_text(f"{readme.BEGIN}{readme.END}")
-    (tmp_path / "docs" / "deploying.md").write_text(f"x\n{latency.BEGIN}{latency.END}")
+    (tmp_path / "docs" / "deploying.md").write_text(f"x\n{latency_table.BEGIN}{latency_table.END}")
     latency.append(tmp_path / "results", ROWS)
     readme.renew_all(tmp_path)
     assert "| net | 1 |" in (tmp_path / "docs" / "deploying.md").read_text()

@@ -145,6 +145,7 @@ def measure(
             differences = _differences(work, able, calls)
             pause = SPINNING if command.threads > 1 else 0.0
             timed = interleaved(calls, seconds=command.seconds, pause=pause)
+            load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
             steps = profile(next(c.path for c in able if c.engine == OURS), batch, command.threads)
             rows = [
                 replace(
@@ -153,6 +154,7 @@ def measure(
                     ),
                     peak_bytes=trials[contender.engine].peak_bytes,
                     difference=differences[contender.engine],
+                    load=load,
                     hardware=place.hardware,
                     commit=place.commit,
                 )

@@ -1,4 +1,4 @@
-"""What ``surge bench infer`` measured: rows, the sentences they allow, the published table."""
+"""What ``surge bench infer`` measured: rows, how they are stored, the sentences they allow."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from surge.errors import ConfigError
-from surge.study.contenders import ENGINES
 
 OURS, BASE, BINARY = "surge", "onnxruntime fp32", "openvino binary"
-BEGIN, END = "<!-- results:inference -->\n", "<!-- /results -->\n"
+PROCESSOR = "processor_ms"
+QUIET = 1.5
+"""Load up to which latencies are taken at their word: one benchmark, and little else."""
 NEEDED = ("network", "engine", "threads", "median_ms", "p90_ms", "file_bytes")
 """What every row has, whoever reads it."""
 
@@ -42,6 +43,8 @@ class Row:
     """Memory that loading and running add to a process."""
     difference: float | None = None
     """Norm of (output - torch's) / norm of torch's, for the same network in fp32."""
+    load: float | None = None
+    """Processes that wanted to run on this machine meanwhile, these included."""
     version: str | None = None
     hardware: str | None = None
     commit: str | None = None
@@ -52,12 +55,14 @@ class Row:
         return self.hardware, self.network, self.threads, self.batch, self.size
 
 
-def ratio(rows: Sequence[Row], engine: str, over: str = OURS) -> float | None:
+def ratio(
+    rows: Sequence[Row], engine: str, over: str = OURS, *, by: str = "median_ms"
+) -> float | None:
     """Return how many times as long ``engine`` takes as ``over``, by their medians."""
-    times = {row.engine: row.median_ms for row in rows}
-    if engine not in times or over not in times:
+    times = {row.engine: getattr(row, by) for row in rows}
+    if not times.get(engine) or not times.get(over):
         return None
-    return times[engine] / times[over]
+    return float(times[engine] / times[over])
 
 
 def shown(rows: Sequence[Row]) -> list[dict[str, object]]:
@@ -126,6 +131,7 @@ def remarks(
         other = ratio(rows, BINARY)
         beside = "" if other is None else f", {other:.2f}x as fast as {BINARY}"
         said.append(f"The packed network is {gain:.2f}x as fast as {BASE}{beside}.")
+        said += _busy(rows)
     ahead = [row for row in rows if not row.engine.startswith(OURS) and _wins(row, rows)]
     for row in ahead:
         factor = 1 / (ratio(rows, row.engine) or 1.0)
@@ -139,6 +145,19 @@ def remarks(
                 "of the output's norm."
             )
     return said
+
+
+def _busy(rows: Sequence[Row]) -> list[str]:
+    """Warn where neighbours distort latencies: short calls slip between theirs, long ones wait."""
+    load, gain = rows[0].load, ratio(rows, BASE, by=PROCESSOR)
+    if load is None or load <= QUIET or gain is None:
+        return []
+    other = ratio(rows, BINARY, by=PROCESSOR)
+    beside = "" if other is None else f" and {other:.2f}x of {BINARY}"
+    return [
+        f"The machine was busy (load {load:.1f}), which favours short calls. By processor time it "
+        f"is {gain:.2f}x {BASE}{beside}."
+    ]
 
 
 def _wins(row: Row, rows: Sequence[Row]) -> bool:
@@ -204,65 +223,6 @@ def read(folder: Path) -> list[Row]:
         except (json.JSONDecodeError, TypeError, AttributeError) as error:
             raise ConfigError(f"{path}, line {number} is not a result: {error!r}.") from error
     return rows
-
-
-def section(folder: Path) -> str:
-    """Return the published table: one row per setting, one column per engine, ARM still open."""
-    rows = read(folder)
-    settings: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        settings.setdefault(row.setting, []).append(row)
-    head = ["network", "threads", *ENGINES, f"{BASE} / surge", f"{BINARY} / surge"]
-    lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * (len(head) - 1)}"]
-    machines = list(dict.fromkeys(row.hardware for row in rows))
-    for machine in machines:
-        lines.append(f"| *{machine}* |{' |' * (len(head) - 1)}")
-        for found in settings.values():
-            if found[0].hardware == machine:
-                lines.append(_line(found))
-    lines.append("| *an ARM board* |" + " |" * (len(head) - 1))
-    lines.append(f"| resnet18-224 | 1 |{' open |' * (len(head) - 2)}")
-    files = _files(settings.values())
-    return "\n".join(lines) + "\n" + (f"\n{files}\n" if files else "")
-
-
-def _line(rows: Sequence[Row]) -> str:
-    first = rows[0]
-    times = {row.engine: row.median_ms for row in rows}
-    name = first.network if first.batch == 1 else f"{first.network}, batch {first.batch}"
-    cells = [name, str(first.threads)]
-    cells += [f"{times[e]:.3f}" if e in times else "-" for e in ENGINES]
-    for other in (BASE, BINARY):
-        found = ratio(rows, other)
-        cells.append("-" if found is None else f"{found:.2f}")
-    return f"| {' | '.join(cells)} |"
-
-
-def _files(settings: Any) -> str:
-    """Return the sizes of the files of each network, in one sentence each."""
-    said: dict[str, str] = {}
-    for rows in settings:
-        sizes = {row.engine: row.file_bytes for row in rows}
-        if rows[0].layers == 1 and OURS in sizes and BASE in sizes and rows[0].network not in said:
-            small = sizes.get("surge int8", sizes[OURS])
-            said[rows[0].network] = (
-                f"{rows[0].network} {sizes[BASE] / 1e6:.2f} MB in fp32, {sizes[OURS] / 1e6:.2f} MB "
-                f"packed, {small / 1e6:.2f} MB with an int8 rest"
-            )
-    return f"Files: {'; '.join(said.values())}." if said else ""
-
-
-def renewed(text: str, folder: Path) -> str:
-    """Return a page with its table made anew.
-
-    Raises:
-        ConfigError: the two markers are not there, once each and in order.
-    """
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed or BEGIN in rest or END in after:
-        raise ConfigError(f"the page needs one {BEGIN.strip()} and, below it, one {END.strip()}.")
-    return f"{before}{BEGIN}{section(folder)}{END}{after}"
 
 
 def as_json(rows: Sequence[Row], steps: Mapping[str, Sequence[Step]]) -> list[dict[str, Any]]:

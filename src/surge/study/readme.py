@@ -5,7 +5,7 @@ from pathlib import Path
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.study import latency, results
+from surge.study import latency_table, results
 from surge.study.results import Result, data_name
 from surge.study.tables import TableRow, make_rows, markdown, stored_rows
 
@@ -77,4 +77,6 @@ def renew_all(root: Path) -> None:
     stored = root / "results"
     renew(root / "README.md", stored)
     page = root / "docs" / "deploying.md"
-    page.write_text(latency.renewed(page.read_text(encoding="utf-8"), stored), encoding="utf-8")
+    page.write_text(
+        latency_table.renewed(page.read_text(encoding="utf-8"), stored), encoding="utf-8"
+    )
