@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         RPReLU,
         RSign,
     )
+    from surge.layers.elastic import initialize_
     from surge.layers.hooks import extra_loss, on_epoch, on_step
     from surge.method import list_methods
     from surge.pretrained import list_pretrained, load_pretrained
@@ -42,6 +43,7 @@ __all__ = [
     "binarize_",
     "compensate_",
     "extra_loss",
+    "initialize_",
     "list_methods",
     "list_pretrained",
     "load_packed",
@@ -67,6 +69,7 @@ _CONTENTS = {
         "RPReLU",
         "RSign",
     ),
+    "surge.layers.elastic": ("initialize_",),
     "surge.layers.hooks": ("extra_loss", "on_epoch", "on_step"),
     "surge.method": ("list_methods",),
     "surge.pretrained": ("list_pretrained", "load_pretrained"),
