@@ -117,13 +117,17 @@ class ResidentLoader:
 
     def _batches(self, plan: EpochPlan, start: int) -> Iterator[tuple[Tensor, Tensor]]:
         for index in range(start, len(self)):
-            yield self.fetch(plan.part(*self.bounds(index)))
+            yield self.fetch(self.part(plan, index))
 
     def plan(self, epoch: int) -> EpochPlan:
         """Return the decisions for a whole epoch (all ranks), on the device."""
         padding = self.augmentation.padding if self.augmentation else 0
         plan = epoch_plan(self._count, epoch, self.seed, padding=padding, shuffle=self.shuffle)
         return plan.to(self.device)
+
+    def part(self, plan: EpochPlan, index: int) -> EpochPlan:
+        """Return batch ``index`` of this rank, ready for :meth:`fetch`."""
+        return plan.part(*self.bounds(index))
 
     def bounds(self, index: int) -> tuple[int, int]:
         """Return the positions (start, stop) in the plan that batch ``index`` of this rank has."""
