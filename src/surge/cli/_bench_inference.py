@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -273,20 +273,19 @@ def sweep(name: str, command: BenchInferCommand, place: Place, console: Console)
     """Time the packed network and onnxruntime over image sizes and batches; draw both."""
     network = NETWORKS[name]
     usual = network.shape[-1]
-    points = [(size, 1) for size in network.sizes if size != usual]
-    points += [(usual, batch) for batch in BATCHES]
-    absent = missing_engines()
-    absent |= {engine: "" for engine in ENGINES if engine not in (OURS, latency.BASE)}
-    brief = replace(command, seconds=max(command.seconds / len(points), 1.0))
-    quiet = Console(quiet=True)
+    sizes = [size for size in network.sizes if size != usual]
+    engines = tuple(e for e in (OURS, latency.BASE) if e in ENGINES and e not in missing_engines())
+    points = len(sizes) + len(BATCHES)
+    seconds = max(command.seconds / points, 0.5)
     rows: list[Row] = []
-    with progress(console, "sweep", total=len(points)) as advance:
-        for size, batch in points:
-            work = with_batch(workload(name, size=size if network.sizes else None), batch)
-            found = measure(work, brief, place, absent, quiet)
-            rows += found.rows
-            ours = next(row for row in found.rows if row.engine == OURS)
-            advance(f"size {size}, batch {batch}: {ours.median_ms:.3f} ms")
+    with progress(console, "sweep", total=points) as advance:
+        for size in [*sizes, usual]:
+            work = workload(name, size=size if network.sizes else None)
+            batches = BATCHES if size == usual else (1,)
+            for found in _swept(work, batches, engines, command, place, seconds):
+                rows += found
+                words = f"size {size}, batch {found[0].batch}: {found[0].median_ms:.3f} ms"
+                advance(words)
     for sentence in latency.growth(rows):
         console.print(sentence, markup=False)
     figure = latency_figures.draw_sweep(rows, name)
@@ -294,3 +293,28 @@ def sweep(name: str, command: BenchInferCommand, place: Place, console: Console)
     for written in figures.save(figure, [vars(row) for row in rows], path):
         console.print(f"wrote {written}", markup=False, soft_wrap=True)
     return rows
+
+
+def _swept(
+    work: Workload,
+    batches: Sequence[int],
+    engines: tuple[str, ...],
+    command: BenchInferCommand,
+    place: Place,
+    seconds: float,
+) -> Iterator[list[Row]]:
+    """Write a network's files once and time them with every batch."""
+    with tempfile.TemporaryDirectory() as folder:
+        ready = list(prepare(work, Path(folder), engines))
+        for count in batches:
+            batch = with_batch(work, count).example.numpy()
+            calls = {c.engine: start(c, batch, command.threads) for c in ready}
+            timed = interleaved(calls, seconds=seconds)
+            yield [
+                replace(
+                    _row(work.name, c, timed[c.engine], batch, command, work.layers),
+                    hardware=place.hardware,
+                    commit=place.commit,
+                )
+                for c in ready
+            ]
