@@ -7,13 +7,10 @@ namespace surge {
 namespace {
 
 #include "kernels_common.inl"
+#include "ending_avx512.inl"
 
 constexpr int kXor3 = 0x96;   // a ^ b ^ c
 constexpr int kCarry = 0x3a;  // t ? ~n : s, for operands (t, n, s); see below
-
-inline __mmask16 lanes_of(int64_t left) {
-    return left >= kLanes ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
-}
 
 // Counts of `pixels` x 16 filters. Two words at a time go through a full adder: with s the pending
 // ones and a = x1 ^ w1, b = x2 ^ w2,
@@ -88,101 +85,18 @@ void binary_row(const BinaryRow& row) {
                                           row.counts + block * kLanes});
 }
 
-// The end of sixteen channels: vectors in registers, one pixel after the other.
-template <Finish kind>
-struct Ending {
-    const FinishRow& end;
-    int64_t channel;
-    __mmask16 lanes;
-    bool closes;  // whether the upper half of its word of bits has no channels
-    __m512 scale, bias, slope, shift_in, shift_out, low, high, shift;
-    __m512i lowest, highest;
-
-    Ending(const FinishRow& row, int64_t first) : end(row), channel(first) {
-        lanes = lanes_of(row.channels - first);
-        closes = first % kWordBits == 0 && first + kLanes >= row.channels;
-        scale = vector(row.scale);
-        bias = vector(row.bias);
-        slope = shift_in = shift_out = low = high = _mm512_setzero_ps();
-        if (kind == Finish::Prelu || kind == Finish::Rprelu) slope = vector(row.slope);
-        if (kind == Finish::Rprelu) shift_in = vector(row.shift_in);
-        if (kind == Finish::Rprelu) shift_out = vector(row.shift_out);
-        if (kind == Finish::Between) low = vector(row.between_low);
-        if (kind == Finish::Between) high = vector(row.between_high);
-        if (kind == Finish::Clamp) low = _mm512_set1_ps(row.low);
-        if (kind == Finish::Clamp) high = _mm512_set1_ps(row.high);
-        shift = row.shift ? vector(row.shift) : _mm512_setzero_ps();
-        lowest = highest = _mm512_setzero_si512();
-        if (row.lowest) lowest = _mm512_maskz_loadu_epi32(lanes, row.lowest + first);
-        if (row.highest) highest = _mm512_maskz_loadu_epi32(lanes, row.highest + first);
-    }
-
-    __m512 vector(const float* values) const {
-        return _mm512_maskz_loadu_ps(lanes, values + channel);
-    }
-
-    __m512 activated(__m512 t) const {
-        const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
-        const __m512 minus = _mm512_set1_ps(-1.0f);
-        if (kind == Finish::Relu) return _mm512_max_ps(zero, t);
-        if (kind == Finish::Clamp) return _mm512_min_ps(high, _mm512_max_ps(low, t));
-        if (kind == Finish::Sign)
-            return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(t, zero, _CMP_GE_OQ), minus, one);
-        if (kind == Finish::Between) {
-            __mmask16 inside = _mm512_cmp_ps_mask(t, low, _CMP_GE_OQ);
-            inside = _mm512_mask_cmp_ps_mask(inside, t, high, _CMP_LE_OQ);
-            return _mm512_mask_blend_ps(inside, minus, one);
-        }
-        if (kind == Finish::Prelu)
-            return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(t, zero, _CMP_GE_OQ),
-                                        _mm512_mul_ps(slope, t), t);
-        if (kind == Finish::Rprelu) {
-            __m512 u = _mm512_add_ps(t, shift_in);
-            u = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(u, zero, _CMP_GE_OQ),
-                                     _mm512_mul_ps(slope, u), u);
-            return _mm512_add_ps(u, shift_out);
-        }
-        return t;
-    }
-
-    void write_bits(int64_t pixel, __mmask16 signs) const {
-        uint32_t* word = end.bits + pixel * end.bits_pitch + channel / kWordBits;
-        if (closes)
-            *word = signs;
-        else
-            reinterpret_cast<uint16_t*>(word)[channel / kLanes % 2] = signs;
-    }
-
-    inline __attribute__((always_inline)) void pixel(int64_t p, __m512i count) const {
-        const int32_t* base = end.base + end.classes[p] * end.base_pitch + channel;
-        __m512i dot = _mm512_sub_epi32(_mm512_loadu_si512(base), _mm512_add_epi32(count, count));
-        if (end.lowest) {
-            __mmask16 inside = _mm512_mask_cmpge_epi32_mask(lanes, dot, lowest);
-            write_bits(p, _mm512_mask_cmple_epi32_mask(inside, dot, highest));
-            if (!end.kept) return;
-        }
-        __m512 t = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale), bias);
-        int64_t place = p * end.output_pitch + channel;
-        if (end.residual) t = _mm512_add_ps(t, _mm512_maskz_loadu_ps(lanes, end.residual + place));
-        t = activated(t);
-        if (end.kept) _mm512_mask_storeu_ps(end.output + place, lanes, t);
-        if (!end.bits || end.lowest) return;
-        if (end.shift) t = _mm512_add_ps(t, shift);
-        write_bits(p, _mm512_mask_cmp_ps_mask(lanes, t, _mm512_setzero_ps(), _CMP_GE_OQ));
-    }
-};
-
 template <Finish kind>
 struct FinishTile {
     const BinaryRow& row;
     const uint32_t* weights;
+    const FinishRow& end;
     const Ending<kind>& ending;
     template <int64_t pixels>
     inline __attribute__((always_inline)) void operator()(int64_t first) const {
         __m512i tile[pixels];
         count_tile<pixels>(row, row.input + first * row.step, weights, tile);
 #pragma GCC unroll 8
-        for (int64_t p = 0; p < pixels; ++p) ending.pixel(first + p, tile[p]);
+        for (int64_t p = 0; p < pixels; ++p) ending.pixel(end, first + p, tile[p]);
     }
 };
 
@@ -192,7 +106,7 @@ void binary_finish_kind(const BinaryRow& row, const FinishRow& call) {
     for (int64_t block = 0; block < row.blocks; ++block) {
         const Ending<kind> ending(end, block * kLanes);
         over_pixels(row.pixels,
-                    FinishTile<kind>{row, row.weights + block * row.words * kLanes, ending});
+                    FinishTile<kind>{row, row.weights + block * row.words * kLanes, end, ending});
     }
 }
 

@@ -1,0 +1,89 @@
+// The end of a binary row in registers, for tiers with AVX-512.
+
+inline __mmask16 lanes_of(int64_t left) {
+    return left >= kLanes ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
+}
+
+// The end of sixteen channels: vectors in registers, one pixel after the other.
+template <Finish kind>
+struct Ending {
+    int64_t channel;
+    __mmask16 lanes;
+    bool closes;  // whether the upper half of its word of bits has no channels
+    __m512 scale, bias, slope, shift_in, shift_out, low, high, shift;
+    __m512i lowest, highest;
+
+    Ending(const FinishRow& row, int64_t first) : channel(first) {
+        lanes = lanes_of(row.channels - first);
+        closes = first % kWordBits == 0 && first + kLanes >= row.channels;
+        scale = vector(row.scale);
+        bias = vector(row.bias);
+        slope = shift_in = shift_out = low = high = _mm512_setzero_ps();
+        if (kind == Finish::Prelu || kind == Finish::Rprelu) slope = vector(row.slope);
+        if (kind == Finish::Rprelu) shift_in = vector(row.shift_in);
+        if (kind == Finish::Rprelu) shift_out = vector(row.shift_out);
+        if (kind == Finish::Between) low = vector(row.between_low);
+        if (kind == Finish::Between) high = vector(row.between_high);
+        if (kind == Finish::Clamp) low = _mm512_set1_ps(row.low);
+        if (kind == Finish::Clamp) high = _mm512_set1_ps(row.high);
+        shift = row.shift ? vector(row.shift) : _mm512_setzero_ps();
+        lowest = highest = _mm512_setzero_si512();
+        if (row.lowest) lowest = _mm512_maskz_loadu_epi32(lanes, row.lowest + first);
+        if (row.highest) highest = _mm512_maskz_loadu_epi32(lanes, row.highest + first);
+    }
+
+    __m512 vector(const float* values) const {
+        return _mm512_maskz_loadu_ps(lanes, values + channel);
+    }
+
+    __m512 activated(__m512 t) const {
+        const __m512 zero = _mm512_setzero_ps(), one = _mm512_set1_ps(1.0f);
+        const __m512 minus = _mm512_set1_ps(-1.0f);
+        if (kind == Finish::Relu) return _mm512_max_ps(zero, t);
+        if (kind == Finish::Clamp) return _mm512_min_ps(high, _mm512_max_ps(low, t));
+        if (kind == Finish::Sign)
+            return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(t, zero, _CMP_GE_OQ), minus, one);
+        if (kind == Finish::Between) {
+            __mmask16 inside = _mm512_cmp_ps_mask(t, low, _CMP_GE_OQ);
+            inside = _mm512_mask_cmp_ps_mask(inside, t, high, _CMP_LE_OQ);
+            return _mm512_mask_blend_ps(inside, minus, one);
+        }
+        if (kind == Finish::Prelu)
+            return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(t, zero, _CMP_GE_OQ),
+                                        _mm512_mul_ps(slope, t), t);
+        if (kind == Finish::Rprelu) {
+            __m512 u = _mm512_add_ps(t, shift_in);
+            u = _mm512_mask_blend_ps(_mm512_cmp_ps_mask(u, zero, _CMP_GE_OQ),
+                                     _mm512_mul_ps(slope, u), u);
+            return _mm512_add_ps(u, shift_out);
+        }
+        return t;
+    }
+
+    void write_bits(const FinishRow& end, int64_t pixel, __mmask16 signs) const {
+        uint32_t* word = end.bits + pixel * end.bits_pitch + channel / kWordBits;
+        if (closes)
+            *word = signs;
+        else
+            reinterpret_cast<uint16_t*>(word)[channel / kLanes % 2] = signs;
+    }
+
+    inline __attribute__((always_inline)) void pixel(const FinishRow& end, int64_t p,
+                                                     __m512i count) const {
+        const int32_t* base = end.base + end.classes[p] * end.base_pitch + channel;
+        __m512i dot = _mm512_sub_epi32(_mm512_loadu_si512(base), _mm512_add_epi32(count, count));
+        if (end.lowest) {
+            __mmask16 inside = _mm512_mask_cmpge_epi32_mask(lanes, dot, lowest);
+            write_bits(end, p, _mm512_mask_cmple_epi32_mask(inside, dot, highest));
+            if (!end.kept) return;
+        }
+        __m512 t = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale), bias);
+        int64_t place = p * end.output_pitch + channel;
+        if (end.residual) t = _mm512_add_ps(t, _mm512_maskz_loadu_ps(lanes, end.residual + place));
+        t = activated(t);
+        if (end.kept) _mm512_mask_storeu_ps(end.output + place, lanes, t);
+        if (!end.bits || end.lowest) return;
+        if (end.shift) t = _mm512_add_ps(t, shift);
+        write_bits(end, p, _mm512_mask_cmp_ps_mask(lanes, t, _mm512_setzero_ps(), _CMP_GE_OQ));
+    }
+};
