@@ -167,16 +167,18 @@ def test_begun_run_with_other_settings_is_refused(reproduce, tmp_path):
     assert f"surge train --resume {path.relative_to(tmp_path)}" in err
 
 
-def test_diverged_run_does_not_stop_the_others(reproduce, tmp_path, monkeypatch):
-    real = reproducing.run_in
+@pytest.mark.parametrize("together", ["1", "2"])
+def test_diverged_run_does_not_stop_the_others(reproduce, tmp_path, monkeypatch, together):
+    real = reproducing.prepare_in
 
-    def run_in(where, recipe, *args, **kwargs):
-        if recipe.row == "cnn-bnn":
-            raise DivergedError("Training diverged in epoch 0 of cnn-bnn.")
-        return real(where, recipe, *args, **kwargs)
+    def diverge():
+        raise DivergedError("Training diverged in epoch 0 of cnn-bnn.")
 
-    monkeypatch.setattr(reproducing, "run_in", run_in)
-    code, out, _ = reproduce(*ROWS, "--seeds", "0")
+    def prepare_in(where, recipe, *args, **kwargs):
+        return diverge if recipe.row == "cnn-bnn" else real(where, recipe, *args, **kwargs)
+
+    monkeypatch.setattr(reproducing, "prepare_in", prepare_in)
+    code, out, _ = reproduce(*ROWS, "--seeds", "0", "--together", together)
     assert code == 1
     assert "Training diverged in epoch 0 of cnn-bnn." in out
     assert [r["row"] for r in stored(tmp_path)] == ["cnn-bnn-surge"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from surge.cli._training import (
@@ -15,7 +16,7 @@ from surge.cli._training import (
     conclude,
     deadline_of,
     environment_of,
-    run_in,
+    prepare_in,
 )
 from surge.data import resolve_root
 from surge.errors import CheckpointMismatchError, ConfigError
@@ -26,9 +27,9 @@ from surge.study import results
 from surge.study.queue import Job, fitting, folder_of, missing
 from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets
-from surge.train.loop import LoopOptions
+from surge.train.loop import LoopOptions, Outcome
 from surge.train.run import RunFolder, hardware
-from surge.train.together import draws_in_steps, stream_of_its_own
+from surge.train.together import draws_in_steps, run_together, stream_of_its_own
 from surge.train.watch import DivergedError
 
 if TYPE_CHECKING:
@@ -93,40 +94,33 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     _check_together(command, recipes)
     # One set of images at a time: most tables have only one.
     load = lru_cache(1)(partial(load_sets, root=resolve_root(command.data, os.environ)))
+    options = LoopOptions(deadline=deadline, shared=command.together > 1)
     queue = fitting(jobs, stored, hardware(device), deadline)
-    options = LoopOptions(deadline=deadline)
-    turn = threading.Lock()
-
-    def work(_: int) -> int:
-        """Take the next run until none is left; return how many diverged."""
-        failed = 0
-        with stream_of_its_own(device):
-            while True:
-                with turn:
-                    job = next(queue, None)
-                    if job is None:
-                        return failed
-                    job = _with_others(job, recipes, command)
-                    sets = load(job.recipe.data)
-                    folder, environment = _folder_of(job, command, device)
-                try:
-                    outcome = run_in(
-                        folder, job.recipe, sets, environment, device, options, console
-                    )
-                except DivergedError as error:  # the next runs do not depend on this one
-                    console.print(str(error), style="red", markup=False, soft_wrap=True)
-                    failed += 1
-                    continue
-                with turn:
-                    where = command.results
-                    made = conclude(folder, job.recipe, outcome, environment, where, console)
-                    if made is not None:
-                        stored.append(made)
-
-    if command.together == 1:
-        return work(0)
-    with ThreadPoolExecutor(command.together) as pool:
-        return sum(pool.map(work, range(command.together)))
+    failed = 0
+    while group := list(islice(queue, command.together)):
+        begun: list[tuple[Job, RunFolder, dict[str, Any]]] = []
+        runs: list[Callable[[], Outcome]] = []
+        streams = [stream_of_its_own(device) if len(group) > 1 else nullcontext() for _ in group]
+        for job, stream in zip(group, streams, strict=True):
+            job = _with_others(job, recipes, command)
+            sets = load(job.recipe.data)
+            folder, environment = _folder_of(job, command, device)
+            label = f"{job.recipe.row} {job.seed}" if command.together > 1 else ""
+            with stream:
+                prepare = partial(prepare_in, folder, job.recipe, sets, environment, device)
+                runs.append(prepare(options, console, label=label))
+            begun.append((job, folder, environment))
+        for (job, folder, environment), outcome in zip(
+            begun, run_together(runs, streams), strict=True
+        ):
+            if isinstance(outcome, DivergedError):  # the next runs do not depend on this one
+                console.print(str(outcome), style="red", markup=False, soft_wrap=True)
+                failed += 1
+                continue
+            made = conclude(folder, job.recipe, outcome, environment, command.results, console)
+            if made is not None:
+                stored.append(made)
+    return failed
 
 
 def _check_together(command: ReproduceCommand, recipes: list[Recipe]) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +20,14 @@ from surge.data.textset import TextSet
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, overridden
 from surge.recipes import list_recipes as recipe_names
-from surge.recipes.glue import placed
+from surge.recipes.placing import placed
 from surge.recipes.recipe import Recipe
 from surge.study import results
 from surge.train.budget import fitted
 from surge.train.build import Sets, load_sets
-from surge.train.distributed import World, joined
+from surge.train.distributed import World, joined, restarted
 from surge.train.loop import LoopOptions, Outcome, Trainer
 from surge.train.run import RunFolder, default_path, describe_environment, hardware
-from surge.train.together import BUILDING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 OVERRIDES = (
     *("epochs", "eta", "align", "held_out", "limit", "precision", "accumulate"),
     *("scores", "teacher_dropout"),
+    *("size", "batch", "lr", "label_smoothing", "sync_norm"),
 )
 
 
@@ -123,8 +124,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
             if command.budget is not None and recipe.train.schedule == "steps":
                 recipe = _fit(recipe, sets, command.budget, environment, device, options, world)
                 options = replace(options, deadline=None)
-            if world.leads:
-                RunFolder.create(folder.path, recipe, environment)
+            environment = _taken_up(folder, recipe, environment, world)
         sink = tensorboard_sink(folder) if command.tensorboard and world.leads else None
         outcome = run_in(
             folder, recipe, sets, environment, device, options, console, world=world, sink=sink
@@ -166,6 +166,24 @@ def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[s
     return recipe, environment_of(device, command.seed or 0, command.commit, changes)
 
 
+def _taken_up(
+    folder: RunFolder, recipe: Recipe, environment: dict[str, Any], world: World
+) -> dict[str, Any]:
+    """Make the folder of a new run; a command that torchrun or Slurm restarted finds its own."""
+    again = restarted(os.environ)
+    if again and folder.begun:
+        _, held, before = RunFolder.open(folder.path)
+        if held != recipe or before["seed"] != environment["seed"]:
+            raise ConfigError(
+                f"{folder.path} holds {held.name}, seed {before['seed']}, which is not the run "
+                "that was restarted. Choose another folder with --out."
+            )
+        return before
+    if world.leads:
+        RunFolder.create(folder.path, recipe, environment, anew=again)
+    return environment
+
+
 def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, dict[str, Any]]:
     """Return the run to continue; whatever would change it is refused."""
     folder, recipe, environment = RunFolder.open(path)
@@ -178,7 +196,7 @@ def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, di
     return folder, recipe, environment
 
 
-def run_in(
+def prepare_in(
     folder: RunFolder,
     recipe: Recipe,
     sets: Sets,
@@ -190,22 +208,21 @@ def run_in(
     world: World | None = None,
     sink: Callable[[dict[str, Any]], None] | None = None,
     label: str = "",
-) -> Outcome:
-    """Train in a folder, from its newest checkpoint if it has one, showing every epoch.
+) -> Callable[[], Outcome]:
+    """Build a run in a folder, at its newest checkpoint if it has one; return what trains it.
 
-    ``label`` ends every line, where several runs are shown at once.
+    Every epoch is shown; ``label`` ends every line, where several runs are shown at once.
     """
     world = world or World()
-    with BUILDING:
-        trainer = Trainer(
-            recipe,
-            sets,
-            seed=int(environment["seed"]),
-            device=device,
-            folder=folder,
-            world=world,
-            options=options,
-        )
+    trainer = Trainer(
+        recipe,
+        sets,
+        seed=int(environment["seed"]),
+        device=device,
+        folder=folder,
+        world=world,
+        options=options,
+    )
 
     def say(line: str, style: str | None = None) -> None:
         console.print(line, style=style, markup=False, soft_wrap=True)
@@ -216,6 +233,11 @@ def run_in(
         f"{recipe.name}, seed {environment['seed']}: {recipe.train.epochs} epochs on "
         f"{hardware(device)}; steps {trainer.mode} ({trainer.mode.why})"
     )
+    if world.size > 1:
+        say(
+            f"{world.size} processes share every batch of {recipe.train.batch}; learning rate "
+            f"{recipe.train.lr:g} for that batch, whatever their number"
+        )
     for part in sets:
         if isinstance(part, TextSet) and part.truncated:
             say(f"{part.truncated} of {len(part)} texts were cut to {part.length} tokens")
@@ -234,7 +256,12 @@ def run_in(
         if sink is not None:
             sink(row)
 
-    return trainer.run(on_row)
+    return partial(trainer.run, on_row)
+
+
+def run_in(*args: Any, **kwargs: Any) -> Outcome:
+    """Do at once what :func:`prepare_in` prepares."""
+    return prepare_in(*args, **kwargs)()
 
 
 HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose% arrives%"
