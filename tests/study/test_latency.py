@@ -109,15 +109,18 @@ def test_section_has_a_row_per_setting_and_an_open_one_for_arm(tmp_path):
     assert lines[-1].startswith("Files: net 0.00 MB in fp32")
 
 
-def test_section_shows_ratios_of_processor_time_and_the_load(tmp_path):
-    both = [
+def test_section_shows_processor_times_where_the_machine_was_busy(tmp_path):
+    calm = [
         replace(ROWS[0], processor_ms=4.0, load=1.25),
         replace(ROWS[2], processor_ms=20.0, load=1.25),
     ]
-    latency.append(tmp_path, both)
+    latency.append(tmp_path, calm)
+    busy = [replace(one, network="busy", load=6.0) for one in calm]
+    latency.append(tmp_path, busy)
     section = latency_table.section(tmp_path)
-    assert "| 6.00 (5.00) | - |" in section
-    assert "Load of the machine: 1.2 to 1.2." in section
+    assert "| net | 1 | 4.000 | - | 24.000 | - | - | - | - | 6.00 | - |" in section
+    assert "| busy | 1 | 4.000 p | - | 20.000 p | - | - | - | - | 5.00 | - |" in section
+    assert "Load of the machine: 1.2 to 6.0." in section
 
 
 def test_published_table_is_what_results_say():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from surge.errors import ConfigError
 from surge.study.contenders import ENGINES
-from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, Row, ratio, read
+from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, QUIET, Row, ratio, read
 
 BEGIN, END = "<!-- results:inference -->\n", "<!-- /results -->\n"
 
@@ -33,15 +33,17 @@ def section(folder: Path) -> str:
 
 
 def _line(rows: Sequence[Row]) -> str:
+    """Return one row: latencies, or processor times (*p*) where the machine was busy."""
     first = rows[0]
-    times = {row.engine: row.median_ms for row in rows}
+    busy = (first.load or 0.0) > QUIET and all(row.processor_ms for row in rows)
+    by, mark = (PROCESSOR, " p") if busy else ("median_ms", "")
+    times = {row.engine: getattr(row, by) for row in rows}
     name = first.network if first.batch == 1 else f"{first.network}, batch {first.batch}"
     cells = [name, str(first.threads)]
-    cells += [f"{times[e]:.3f}" if e in times else "-" for e in ENGINES]
+    cells += [f"{times[e]:.3f}{mark}" if e in times else "-" for e in ENGINES]
     for other in (BASE, BINARY):
-        found, worked = ratio(rows, other), ratio(rows, other, by=PROCESSOR)
-        more = "" if worked is None else f" ({worked:.2f})"
-        cells.append("-" if found is None else f"{found:.2f}{more}")
+        found = ratio(rows, other, by=by)
+        cells.append("-" if found is None else f"{found:.2f}")
     return f"| {' | '.join(cells)} |"
 
 
