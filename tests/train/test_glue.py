@@ -340,7 +340,7 @@ def test_levels_are_initialised_before_the_first_step(tmp_path, lively, root, te
     recipe = short("glue-mrpc-bit", lively, teacher)
     parts = dict(elastic_parts(trainer_of(tmp_path, recipe, root).parts.model))
     assert all(part.initialized for part in parts.values())
-    assert len({part.level.item() for part in parts.values()}) > 15
+    assert len({part.level.item() for part in parts.values()}) > 10
 
 
 def test_matched_and_mismatched_parts_are_scored_apart(bert, root):
