@@ -1,0 +1,86 @@
+"""Norms between binary layers become intervals of whole numbers."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.numpy import load_file
+from torch import nn
+
+from surge.export import pack
+from surge.models import build_model
+from tests.nets import binarized
+
+
+def nodes_of(path):
+    with safe_open(path, "numpy") as file:
+        return json.loads(file.metadata()["graph"])["nodes"]
+
+
+def packed_interval(tmp_path, norm, *, middle=()):
+    """Pack conv, norm, conv and return the ends that are stored for the norm."""
+    convs = [nn.Conv2d(3, 4, 3, bias=False), nn.Conv2d(4, 2, 1, bias=False)]
+    model = nn.Sequential(convs[0], *middle, norm, nn.Hardtanh(), convs[1])
+    binarized(model, "bnn", keep_first=False, keep_last=False).eval()
+    pack(model, torch.zeros(1, 3, 8, 8), tmp_path / "m.surge")
+    tensors = load_file(tmp_path / "m.surge")
+    (node,) = [node for node in nodes_of(tmp_path / "m.surge") if "activation" in node]
+    assert node["activation"]["kind"] == "between" and not {"scale", "bias"} & node.keys()
+    return tensors[node["activation"]["low"]].tolist(), tensors[node["activation"]["high"]].tolist()
+
+
+def norm_of(gamma, beta, mean):
+    norm = nn.BatchNorm2d(4, eps=0.0)
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor(gamma))
+        norm.bias.copy_(torch.tensor(beta))
+    norm.running_mean.copy_(torch.tensor(mean))
+    norm.running_var.fill_(4.0)
+    return norm
+
+
+@pytest.mark.parametrize("middle", [(), (nn.MaxPool2d(2),)], ids=["direct", "pooled"])
+def test_interval_follows_the_sign_of_gamma(tmp_path, middle):
+    # Zero exactly at the mean (a tie is +1), falling, never and always positive.
+    norm = norm_of([1.0, -1.0, 0.0, 0.0], [0.0, 1.0, -1.0, 0.0], [3.0, 2.0, 0.0, 0.0])
+    low, high = packed_interval(tmp_path, norm, middle=middle)
+    inf = math.inf
+    assert low == [3.0, -inf, inf, -inf]
+    assert high == [inf, 4.0, -inf, inf]
+
+
+def test_threshold_between_two_sums_is_the_next_one(tmp_path):
+    norm = norm_of([2.0, 2.0, -2.0, -2.0], [0.0] * 4, [2.5, -2.5, 2.5, -2.5])
+    low, high = packed_interval(tmp_path, norm)
+    assert low == [3.0, -2.0, -math.inf, -math.inf]
+    assert high == [math.inf, math.inf, 2.0, -3.0]
+
+
+def test_vgg_small_has_no_real_value_between_binary_layers(tmp_path):
+    model = binarized(build_model("vgg_small"), "recu").eval()
+    pack(model, torch.zeros(1, 3, 32, 32), tmp_path / "m.surge")
+    kinds = {
+        node["name"]: node.get("activation", {}).get("kind")
+        for node in nodes_of(tmp_path / "m.surge")
+    }
+    inner = ("features.bn2", "features.conv3", "features.bn4", "features.conv5")
+    assert all(kinds[name] == "between" for name in inner)
+    assert kinds["features.bn6"] == "clamp", "the last one feeds a real layer"
+
+
+def test_norm_with_other_readers_stays_real(tmp_path):
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(3, 4, 1, bias=False), nn.BatchNorm2d(4)
+            self.second = nn.Conv2d(4, 4, 1, bias=False)
+
+        def forward(self, x):
+            y = self.norm(self.first(x))
+            return self.second(y) + y
+
+    model = binarized(Twice(), "bnn", keep_first=False, keep_last=False).eval()
+    pack(model, torch.zeros(1, 3, 4, 4), tmp_path / "m.surge")
+    assert all("activation" not in node for node in nodes_of(tmp_path / "m.surge"))
