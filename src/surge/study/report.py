@@ -3,8 +3,8 @@
     write_report("page.html", "Digits", [Section("Accuracy", [Text("..."), Table(rows)])])
 
 Figures become inline SVG whose colours are variables of the page's style sheet, so that the same
-picture is right on a light and on a dark screen. The page has no script, loads nothing and is read
-on a phone as well as on a desk.
+picture is right on a light and on a dark screen. The page loads nothing and is read on a phone as
+well as on a desk. It has a script only if it has a chart or a table that can be sorted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from surge.study.figures import ArmStyle, Row
+from surge.study.report_chart import Bars, Chart, bars_html, chart_html
 from surge.study.report_style import STYLE
 from surge.study.report_svg import inline_svg, themed
 from surge.train.checkpoint import atomic
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Badge",
+    "Bars",
+    "Chart",
     "Code",
     "Facts",
     "Heading",
@@ -92,6 +95,8 @@ class Table:
     columns: Mapping[str, str] | None = None
     """Which keys, in which order, under which headings; all keys of the first row by default."""
     caption: str = ""
+    sortable: bool = False
+    """Whether a click on a heading sorts the rows."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,10 @@ class Pictures:
     legend: Mapping[str, ArmStyle] | None = None
 
 
-Block = Heading | Text | Code | Facts | Tiles | Table | Pictures
+SCRIPT = Path(__file__).with_name("report.js")
+"""What makes charts and tables respond; it goes into the page."""
+
+Block = Heading | Text | Code | Facts | Tiles | Table | Pictures | Chart | Bars
 
 
 @dataclass(frozen=True)
@@ -139,13 +147,19 @@ def render(title: str, sections: Sequence[Section], *, lead: str = "", foot: str
     links = "".join(f'<a href="#{_slug(s.title)}">{escape(s.title)}</a>' for s in sections)
     numbers = iter(range(10_000))
     body = "\n".join(_section(section, numbers) for section in sections)
+    responds = any(
+        isinstance(block, Chart) or (isinstance(block, Table) and block.sortable)
+        for section in sections
+        for block in section.blocks
+    )
+    script = f"<script>{SCRIPT.read_text()}</script>\n" if responds else ""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
         f"<header><div><h1>{escape(title)}</h1>\n{_paragraphs(lead)}\n<nav>{links}</nav></div>"
         f"</header>\n<main>\n{body}\n</main>\n<footer>{_paragraphs(foot)}</footer>\n"
-        "</body>\n</html>\n"
+        f"{script}</body>\n</html>\n"
     )
 
 
@@ -176,6 +190,10 @@ def _block(block: Block, numbers: Iterable[int]) -> str:
             return _table(block)
         case Pictures():
             return _pictures(block, numbers)
+        case Chart():
+            return chart_html(block)
+        case Bars():
+            return bars_html(block)
 
 
 def _paragraphs(text: str) -> str:
@@ -206,10 +224,11 @@ def _table(table: Table) -> str:
         for row in table.rows
     )
     body = "\n".join(f"<tr>{line}</tr>" for line in lines)
+    kind = ' class="sortable"' if table.sortable else ""
     # Outside the table: on a narrow page that scrolls, its caption shall not.
     caption = f'<p class="caption">{escape(table.caption)}</p>' if table.caption else ""
     return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
+        f'<div class="wide"><table{kind}><thead><tr>{head}</tr></thead>\n'
         f"<tbody>\n{body}\n</tbody></table></div>{caption}"
     )
 

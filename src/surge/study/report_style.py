@@ -67,7 +67,7 @@ td:first-child, th:first-child { padding-left: 0; }
 .good { color: var(--green); } .bad { color: var(--vermilion); } .plain { color: var(--quiet); }
 .pictures { display: grid; gap: 1.2rem 1.6rem; margin: 0.8rem 0 1.2rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
-figure { margin: 0; min-width: 0; }
+figure { margin: 0; min-width: 0; max-width: 40rem; }
 figure svg { display: block; width: 100%; height: auto; }
 figure svg * { stroke-linejoin: round; stroke-linecap: butt; }
 figcaption { font-size: 0.92rem; font-weight: 600; margin-bottom: 0.3rem; }
@@ -78,6 +78,36 @@ pre { background: var(--back); border: 1px solid var(--line); border-radius: 10p
   padding: 0.8rem 1rem; overflow-x: auto; font: 0.86rem/1.5 var(--mono); }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: 0.25rem 1.4rem; margin: 0.8rem 0; }
 dt { color: var(--quiet); } dd { margin: 0; overflow-wrap: anywhere; }
+.chart { margin: 0.8rem 0 1rem; }
+.chart .frame { position: relative; }
+.chart svg { display: block; width: 100%; touch-action: pan-y; }
+.chart svg text { font: 12px var(--sans); fill: var(--quiet); }
+.chart .grid { stroke: var(--grid); } .chart .cross { stroke: var(--grey); }
+.chart .curve { stroke-width: 1.7; stroke-linejoin: round; opacity: 0.9; }
+.controls { display: flex; flex-wrap: wrap; gap: 0.5rem 1.2rem; margin-bottom: 0.6rem; }
+.choice { display: flex; flex-wrap: wrap; gap: 0.3rem; }
+button { font: inherit; font-size: 0.86rem; color: var(--ink); background: var(--back);
+  border: 1px solid var(--line); border-radius: 99px; padding: 0.2rem 0.75rem; cursor: pointer; }
+button[aria-pressed="true"] { border-color: var(--blue); color: var(--blue); }
+button:focus-visible { outline: 2px solid var(--blue); outline-offset: 1px; }
+.chart .legend button { border-radius: 6px; border-left: 6px solid var(--mark); color: var(--ink);
+  border-color: var(--line) var(--line) var(--line) var(--mark); overflow-wrap: anywhere; }
+.chart .legend button[aria-pressed="false"] { opacity: 0.4; text-decoration: line-through; }
+.chart .legend { max-height: 13rem; overflow-y: auto; gap: 0.35rem; }
+.tip { position: absolute; top: 0.4rem; pointer-events: none; background: var(--paper); z-index: 2;
+  border: 1px solid var(--line); border-radius: 8px; padding: 0.4rem 0.7rem; font-size: 0.82rem;
+  line-height: 1.45; max-width: 75%; box-shadow: 0 2px 10px #0002; }
+.tip div { border-left: 4px solid var(--mark); padding-left: 0.4rem; margin: 0.1rem 0;
+  overflow-wrap: anywhere; } .tip span { font-weight: 600; font-variant-numeric: tabular-nums; }
+th button { border: none; background: none; padding: 0; border-radius: 3px; font-weight: 600;
+  font-size: 0.9rem; color: var(--quiet); }
+th[aria-sort="ascending"] button::after { content: " ▲"; }
+th[aria-sort="descending"] button::after { content: " ▼"; }
+.bars td { vertical-align: middle; padding-top: 0.2rem; padding-bottom: 0.2rem; }
+.bar { position: relative; min-width: 8rem; height: 1.35rem; background: var(--back);
+  border-radius: 4px; overflow: hidden; }
+.bar i { position: absolute; inset: 0 auto 0 0; opacity: 0.45; }
+.bar span { position: relative; padding-left: 0.4rem; font-size: 0.82rem; line-height: 1.35rem; }
 @media (max-width: 36rem) {
   main, header > div, footer { padding-left: 0.8rem; padding-right: 0.8rem; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 0.5rem; }

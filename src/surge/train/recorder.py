@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +28,15 @@ EVERY = 10
 """Epochs from one record to the next by default; the last epoch is always recorded."""
 SAMPLES = 32
 """Most samples of the recorded batch."""
-THEOREM_BATCHES = 8
-"""Batches over which the theorem's premises are measured."""
+THEOREM_BATCHES, THEOREM_SAMPLES = 32, 256
+"""Batches over which the theorem's premises are measured, and most samples of each."""
 
 
 class Recorder:
     """Decides which epochs are recorded, and writes what the probe found.
 
     ``theorem`` also measures the optimal scale and the corollary's premises against a smooth
-    network, over several batches: that is as costly as a few dozen steps.
+    network, over several batches: that costs as much as a hundred steps.
     """
 
     def __init__(self, trainer: Trainer, *, every: int = EVERY, theorem: bool = False) -> None:
@@ -66,7 +67,7 @@ class Recorder:
         if not self._due() or not self.probe.layers:
             return
         trainer = self.trainer
-        first = next(self._parts())
+        first = next(self._parts(SAMPLES))
         layers, mapped = self.probe.measure(lambda: self._loss(first))
         for name, now in self._now().items():
             if name in layers and name in self.bits:
@@ -80,10 +81,10 @@ class Recorder:
         with (trainer.folder.path / "probe.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    def _parts(self) -> Any:
+    def _parts(self, most: int) -> Iterator[EpochPlan]:
         """Yield the first samples of every batch of this epoch."""
         for part, _ in self.trainer.batches():
-            yield part.part(0, min(SAMPLES, len(part)))
+            yield part.part(0, min(most, len(part)))
 
     def _loss(self, part: EpochPlan) -> Tensor:
         # The bare model: the other ranks take no part in this.
@@ -96,7 +97,7 @@ class Recorder:
             return {}
         losses = [
             (lambda part=part: self._loss(part))  # type: ignore[misc]
-            for part in islice(self._parts(), THEOREM_BATCHES)
+            for part in islice(self._parts(THEOREM_SAMPLES), THEOREM_BATCHES)
         ]
         with _undisturbed(model):
             model.train()

@@ -1,0 +1,51 @@
+"""The work behind ``surge report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from surge.study import figures, probe_figures, results, run_page
+from surge.study.report import write_report
+from surge.study.stored_runs import open_run, store
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from surge.cli.report import ReportCommand
+
+
+def report(command: ReportCommand, console: Console) -> Path:
+    """Write the page, and the figures where they are wanted; return the page's path."""
+    with figures.look():
+        pass  # a missing matplotlib is said now, not after the work
+    # All folders first: a wrong one is said before anything is written.
+    runs = [open_run(path) for path in dict.fromkeys(command.runs)]
+    for run in runs if command.keep is not None else ():
+        console.print(f"kept {store(run.path, command.keep)}", markup=False, soft_wrap=True)  # type: ignore[arg-type]
+    command.out.parent.mkdir(parents=True, exist_ok=True)
+    page = write_report(
+        command.out,
+        run_page.TITLE,
+        run_page.make_sections(runs),
+        lead=run_page.lead(runs),
+        foot=run_page.FOOT,
+    )
+    if command.figures is not None:
+        written = probe_figures.write_all(runs, command.figures)
+        stored = [r for table in sorted(command.results.glob("*.jsonl")) for r in _read(table)]
+        written += probe_figures.write_sweeps(stored, command.figures)
+        for path in written:
+            console.print(f"wrote {path}", markup=False, soft_wrap=True)
+    console.print(f"The page: {page.resolve()}", style="bold", markup=False, soft_wrap=True)
+    return page
+
+
+def _read(path: Path) -> list[results.Result]:
+    """Return the results of a table; other files beside them have other lines."""
+    from surge.errors import ConfigError
+
+    try:
+        return results.read(path.parent, path.stem)
+    except ConfigError:
+        return []

@@ -1,0 +1,293 @@
+"""The numbers behind the figures of a study, as rows: one function per figure, stored runs in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from surge.study.figures import Row
+from surge.study.results import Result
+from surge.study.stored_runs import StoredRun, arms, number
+from surge.train.record import GRADIENT_BINS, WEIGHT_BINS
+
+Rows = list[Row]
+PREMISES = (
+    *("alignment", "bias_ratio", "noise_ratio", "noise_correlation"),
+    *("paired_alignment", "corollary_eta"),
+)
+
+
+def digits(value: float) -> float:
+    """Return a number rounded to seven digits: what a picture shows, equal on every machine."""
+    return float(f"{value:.7g}")
+
+
+def _layers(
+    run: StoredRun, *, part: str = "layers"
+) -> Iterator[tuple[dict[str, object], Mapping[str, Any]]]:
+    """Yield (where, record) for every recorded epoch and layer."""
+    for record in run.records:
+        for depth, (layer, held) in enumerate(record.get(part, {}).items()):
+            place = {"arm": run.arm, "seed": run.seed, "epoch": record["epoch"] + 1}
+            yield {**place, "layer": layer, "depth": depth}, held
+
+
+def _over_training(
+    runs: Sequence[StoredRun], keys: Mapping[str, str], *, part: str = "layers"
+) -> Rows:
+    """One row per layer, epoch and series: the mean over the seeds of an arm, lowest, highest."""
+    held: dict[tuple[Any, ...], list[float]] = {}
+    for run in runs:
+        for place, record in _layers(run, part=part):
+            for key, series in keys.items():
+                value = number(record.get(key))
+                if value is not None:
+                    where = (run.arm, series, place["layer"], place["depth"], place["epoch"])
+                    held.setdefault(where, []).append(value)
+    names = ("arm", "series", "layer", "depth", "epoch")
+    return [
+        {
+            **dict(zip(names, where, strict=True)),
+            "n": len(values),
+            "low": digits(min(values)),
+            "mean": digits(float(np.mean(values))),
+            "high": digits(max(values)),
+        }
+        for where, values in held.items()
+    ]
+
+
+def input_cosine(runs: Sequence[StoredRun]) -> Rows:
+    """Cosine of g_b and g_a at the input of every layer."""
+    return _over_training(runs, {"input_cosine": "cos(g_b, g_a)"})
+
+
+def weight_cosine(runs: Sequence[StoredRun]) -> Rows:
+    """Cosine of both paths' weight gradients, at the binarised and at the latent weight."""
+    return _over_training(
+        runs,
+        {
+            "weight_cosine_binary": "at the binarised weight",
+            "weight_cosine_latent": "at the latent weight",
+        },
+    )
+
+
+def scale(runs: Sequence[StoredRun]) -> Rows:
+    """The scale of every layer."""
+    return _over_training(runs, {"scale": "scale"})
+
+
+def dose(runs: Sequence[StoredRun]) -> Rows:
+    """The delivered dose of every layer, in percent."""
+    rows = _over_training(runs, {"delivered": "delivered"})
+    keys = ("low", "mean", "high")
+    return [{**row, **{k: digits(100 * row[k]) for k in keys}} for row in rows]  # type: ignore[operator]
+
+
+def norms(runs: Sequence[StoredRun]) -> Rows:
+    """|g_b|, |g_a| and |scale g_a| of every layer."""
+    rows = _over_training(runs, {"main_norm": "|g_b|", "auxiliary_norm": "|g_a|"})
+    held: dict[tuple[Any, ...], list[float]] = {}
+    for run in runs:
+        for place, record in _layers(run):
+            size, factor = number(record.get("auxiliary_norm")), number(record.get("scale"))
+            if size is not None and factor is not None:
+                where = (run.arm, place["layer"], place["depth"], place["epoch"])
+                held.setdefault(where, []).append(abs(factor) * size)
+    for (arm, layer, depth, epoch), values in held.items():
+        place = {"arm": arm, "series": "|scale g_a|", "layer": layer, "depth": depth}
+        ends = {"low": digits(min(values)), "mean": digits(float(np.mean(values)))}
+        rows.append(
+            {**place, "epoch": epoch, "n": len(values), **ends, "high": digits(max(values))}
+        )
+    return rows
+
+
+def clipped_share(runs: Sequence[StoredRun]) -> Rows:
+    """The share of inputs whose surrogate is exactly zero, in percent."""
+    rows = _over_training(runs, {"clipped": "clipped"})
+    keys = ("low", "mean", "high")
+    return [{**row, **{k: digits(100 * row[k]) for k in keys}} for row in rows]  # type: ignore[operator]
+
+
+def flip_rate(runs: Sequence[StoredRun]) -> Rows:
+    """The share of weight bits that flip in an epoch, in percent, of the whole network."""
+    return _curves(runs, "flips")
+
+
+def near_zero(runs: Sequence[StoredRun]) -> Rows:
+    """The share of weights near zero, in percent, mean over the layers of a run."""
+    rows: Rows = []
+    for arm, held in arms(runs).items():
+        by_epoch: dict[int, list[float]] = {}
+        for run in held:
+            for record in run.records:
+                shares = [100 * layer["near_zero"] for layer in record["layers"].values()]
+                if shares:
+                    by_epoch.setdefault(record["epoch"] + 1, []).append(float(np.mean(shares)))
+        rows += [_point(arm, epoch, values) for epoch, values in sorted(by_epoch.items())]
+    return rows
+
+
+def _curves(runs: Sequence[StoredRun], key: str) -> Rows:
+    rows: Rows = []
+    for arm, held in arms(runs).items():
+        by_epoch: dict[int, list[float]] = {}
+        for run in held:
+            for row in run.epochs:
+                value = number(row.get(key))
+                if value is not None:
+                    by_epoch.setdefault(int(row["epoch"]) + 1, []).append(value)
+        if any(any(values) for values in by_epoch.values()):
+            rows += [_point(arm, epoch, values) for epoch, values in sorted(by_epoch.items())]
+    return rows
+
+
+def _point(arm: str, epoch: int, values: Sequence[float]) -> Row:
+    ends = {"low": digits(min(values)), "mean": digits(float(np.mean(values)))}
+    return {"arm": arm, "epoch": epoch, "n": len(values), **ends, "high": digits(max(values))}
+
+
+def accuracy_against_time(runs: Sequence[StoredRun]) -> Rows:
+    """The metric of the recipe after every epoch, beside the seconds trained until then."""
+    rows: Rows = []
+    for run in runs:
+        spent = 0.0
+        for row in run.epochs:
+            spent += number(row.get("seconds")) or 0.0
+            value = number(row.get(run.metric))
+            if value is not None:
+                place = {"arm": run.arm, "seed": run.seed, "epoch": row["epoch"] + 1}
+                rows.append({**place, "seconds": digits(spent), "value": digits(value)})
+    return rows
+
+
+def _last_record(run: StoredRun) -> Mapping[str, Any] | None:
+    return run.records[-1] if run.records else None
+
+
+def gradient_histogram(runs: Sequence[StoredRun]) -> Rows:
+    """Share of gradient values per bin of log10|g|, of the first run of every arm with SURGE.
+
+    Both curves are for the same G: *without* is g_b, *with* g_b + scale g_a. ``zero`` holds the
+    share of values that are exactly zero, and ``cumulative`` the share that is smaller than the
+    upper end of the bin, zeros included.
+    """
+    rows: Rows = []
+    low, high, bins = GRADIENT_BINS
+    edges = np.linspace(low, high, bins + 1)
+    for arm, held in arms(runs).items():
+        record = _last_record(held[0])
+        if record is None:
+            continue
+        for layer, found in record["layers"].items():
+            for key, series in (("gradient_main", "without"), ("gradient_total", "with")):
+                if key not in found:
+                    continue
+                counts = np.array(found[key]["counts"], dtype=float)
+                zeros = found[key]["zeros"]
+                total = counts.sum() + zeros
+                place = {"arm": arm, "layer": layer, "epoch": record["epoch"] + 1, "series": series}
+                below = zeros + np.cumsum(counts)
+                for index in np.flatnonzero(counts):
+                    rows.append(
+                        {
+                            **place,
+                            "zero": digits(zeros / total),
+                            "log10_low": digits(edges[index]),
+                            "log10_high": digits(edges[index + 1]),
+                            "share": digits(counts[index] / total),
+                            "cumulative": digits(below[index] / total),
+                        }
+                    )
+    return rows
+
+
+def weight_histogram(runs: Sequence[StoredRun]) -> Rows:
+    """Density of the latent weights of one layer, in its standard deviations, all seeds together.
+
+    The layer is the one in the middle of the network, after the last recorded epoch.
+    """
+    rows: Rows = []
+    low, high, bins = WEIGHT_BINS
+    width = (high - low) / bins
+    for arm, held in arms(runs).items():
+        records = [record for run in held if (record := _last_record(run)) and record["layers"]]
+        if not records:
+            continue
+        names = list(records[0]["layers"])
+        layer = records[0].get("mapped") or names[len(names) // 2]
+        found = [record["layers"][layer] for record in records if layer in record["layers"]]
+        counts = np.sum([one["weights"] for one in found], axis=0)
+        near = float(np.mean([one["near_zero"] for one in found]))
+        place = {"arm": arm, "layer": layer, "n": len(found), "near_zero": digits(near)}
+        for index in range(bins):
+            share = counts[index] / counts.sum() / width
+            rows.append(
+                {**place, "weight": digits(low + (index + 0.5) * width), "density": digits(share)}
+            )
+    return rows
+
+
+def gradient_map(runs: Sequence[StoredRun]) -> Rows:
+    """One sample's activation gradient in one layer, without and with SURGE: one row per value."""
+    for run in runs:
+        with_surge = run.maps and run.recipe.surge is not None
+        if not with_surge:
+            continue
+        epoch = max(run.maps)
+        arrays = run.maps[epoch]
+        record = next((r for r in run.records if r["epoch"] == epoch), {})
+        place = {"arm": run.arm, "layer": record.get("mapped", "?"), "epoch": epoch + 1}
+        return [
+            {
+                **place,
+                "channel": int(channel),
+                "position": int(position),
+                "clipped": int(clipped),
+                "without": digits(float(arrays["without"][channel, position])),
+                "with": digits(float(arrays["with"][channel, position])),
+            }
+            for (channel, position), clipped in np.ndenumerate(arrays["clipped"])
+        ]
+    return []
+
+
+def optimal_scale(runs: Sequence[StoredRun]) -> Rows:
+    """The scale in use beside the three measured optima, per layer."""
+    keys = {"scale": "AGS", "closed_form": "closed form", "corrected": "corrected"}
+    return _over_training(runs, {**keys, "paired": "paired"}, part="theorem")
+
+
+def premises(runs: Sequence[StoredRun]) -> Rows:
+    """What the corollary takes for granted, per layer."""
+    return _over_training(runs, {key: key for key in PREMISES}, part="theorem")
+
+
+def reference_cosine(runs: Sequence[StoredRun]) -> Rows:
+    """Cosine with the smooth network's gradient, of g_b and of g_b + scale g_a."""
+    keys = {"cosine_main": "g_b", "cosine_total": "g_b + scale g_a"}
+    return _over_training(runs, keys, part="theorem")
+
+
+def final_metric(runs: Sequence[StoredRun]) -> Rows:
+    """The metric after the last epoch, one row per finished run."""
+    return [
+        {"arm": run.arm, "seed": run.seed, "value": digits(run.last)}
+        for run in runs
+        if run.finished and run.last is not None
+    ]
+
+
+def sweep(results: Sequence[Result], key: str) -> Rows:
+    """The metric against ``eta`` or ``fixed_scale``, one row per stored run that has one."""
+    found = []
+    for result in results:
+        value = result.overrides.get(key)
+        if value is not None:
+            place = {"row": f"{result.table}-{result.row}", "epochs": result.epochs}
+            found.append({**place, "seed": result.seed, key: value, "value": result.last})
+    return sorted(found, key=lambda row: (row["row"], row["epochs"], row[key], row["seed"]))

@@ -1,0 +1,204 @@
+"""The page of ``surge report``: any number of runs, finished or not, made from their folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from surge.study import probe_figures
+from surge.study.figures import COLOURS
+from surge.study.probe_painters import arm_styles
+from surge.study.report import (
+    Block,
+    Code,
+    Facts,
+    Heading,
+    Picture,
+    Pictures,
+    Section,
+    Text,
+    Tiles,
+)
+from surge.study.report_chart import Bars, Chart, Curve
+from surge.study.run_costs import costs_of
+from surge.study.run_tables import compared, final_estimate, runs_table, state
+from surge.study.stored_runs import StoredRun, arms, number
+
+TITLE = "SURGE: what the runs did"
+FOOT = "One file, nothing loaded from elsewhere: keep it or send it."
+AXES = {
+    "train_loss": "training loss",
+    "test_loss": "test loss",
+    "flips": "flipped bits, %",
+    "scale": "mean scale",
+    "lr": "learning rate",
+}
+LOGARITHMIC = ("train_loss", "test_loss", "flips", "scale")
+MOST_COSTED = 6
+"""Networks whose layers are shown; more would be a page of tables."""
+
+
+def make_sections(runs: Sequence[StoredRun]) -> list[Section]:
+    """Return the whole page; without runs it says what to do."""
+    if not runs:
+        return [
+            Section(
+                "No runs",
+                [
+                    Text(_EMPTY),
+                    Code(_FIRST),
+                ],
+            )
+        ]
+    made = [
+        Section("At a glance", [_tiles(runs), *_warnings(runs)]),
+        Section("Learning curves", [chart(runs)]),
+        Section("Compared", compared(runs)),
+        Section("Runs", [runs_table(runs)]),
+        Section("Layers", _layers(runs)),
+    ]
+    drawn = _figures(runs)
+    made += [Section("Figures", drawn)] if drawn else []
+    return [*made, Section("How it was made", _making(runs))]
+
+
+_FIRST = """surge train digits-cnn-recu-surge
+surge report runs/digits-cnn-recu-surge-seed0"""
+_EMPTY = """There is nothing to show yet: no run was given. Train one, then name its folder; with
+--record it also has the figures of its gradients and weights."""
+
+
+def lead(runs: Sequence[StoredRun]) -> str:
+    """Return the sentence under the title."""
+    if not runs:
+        return "No run was given."
+    found = arms(runs)
+    seeds = sorted({run.seed for run in runs})
+    shown = ", ".join(map(str, seeds[:8])) + (", …" if len(seeds) > 8 else "")
+    return f"{_count(len(runs), 'run')} of {_count(len(found), 'recipe')}, seeds {shown}."
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
+
+
+def _tiles(runs: Sequence[StoredRun]) -> Tiles:
+    tiles = {"runs": str(len(runs)), "of them finished": str(sum(r.finished for r in runs))}
+    hours = sum(run.seconds for run in runs) / 3600
+    tiles["of training"] = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
+    means = {arm: found for arm, held in arms(runs).items() if (found := final_estimate(held))}
+    for arm, found in sorted(means.items(), key=lambda pair: -pair[1].mean)[:3]:
+        tiles[f"{arm}, last epoch, n = {found.n}"] = f"{found.mean:.2f} %"
+    return Tiles(tiles)
+
+
+def _warnings(runs: Sequence[StoredRun]) -> list[Block]:
+    bad = [run for run in runs if state(run).tone == "bad"]
+    if not bad:
+        return []
+    names = ", ".join(run.path.name for run in bad[:5]) + (", …" if len(bad) > 5 else "")
+    return [Text(f"Not finite: {names}. Curves have gaps there, and such runs are in no mean.")]
+
+
+def chart(runs: Sequence[StoredRun]) -> Chart:
+    """Return the learning curves of all runs, one colour per arm."""
+    styles = arm_styles(list(arms(runs)))
+    names = {colour: name for name, colour in COLOURS.items()}
+    metrics = {run.metric: run.metric.removeprefix("test_") + ", test, %" for run in runs}
+    known = {key for run in runs for row in run.epochs for key in row}
+    curves = [
+        Curve(
+            name=f"{run.arm}, seed {run.seed}",
+            group=run.arm,
+            colour=names[styles[run.arm].colour],
+            dashed=styles[run.arm].dashes != "-",
+            epochs=[int(row["epoch"]) + 1 for row in run.epochs],
+            seconds=list(accumulate(number(row.get("seconds")) or 0.0 for row in run.epochs)),
+            values={
+                key: [number(row.get(key)) for row in run.epochs]
+                for key in (*metrics, *AXES)
+                if any(key in row for row in run.epochs)
+            },
+        )
+        for run in runs
+    ]
+    axes = {key: label for key, label in {**metrics, **AXES}.items() if key in {*known, *metrics}}
+    return Chart(curves, axes, LOGARITHMIC)
+
+
+def _layers(runs: Sequence[StoredRun]) -> list[Block]:
+    blocks: list[Block] = []
+    found = costs_of([run.recipe for run in runs])
+    for title, cost in list(found.items())[:MOST_COSTED]:
+        blocks.append(Heading(title))
+        if isinstance(cost, str):
+            blocks.append(Text(cost))
+            continue
+        rows: list[Mapping[str, object]] = [
+            {
+                "layer": row.name,
+                "bits": f"{row.bits[0]}/{row.bits[1]}",
+                "bytes": row.bytes,
+                "ops": row.ops,
+                "tone": "blue" if row.bits[0] < 32 else "orange",
+            }
+            for row in cost.rows
+            if row.bytes or row.macs
+        ]
+        smaller = cost.float_bytes / max(cost.bytes, 1)
+        total = (
+            "Bits of weights/inputs; blue is binary or of few bits, orange is float. "
+            f"{cost.bytes:,} bytes in all, {smaller:.1f} times less than fp32; {cost.ops:,.0f} OPs."
+        )
+        labels = {"layer": "layer", "bits": "bits"}
+        columns = {"bytes": "bytes on disk", "ops": "OPs for one sample"}
+        blocks.append(Bars(rows, columns, labels, total))
+    if len(found) > MOST_COSTED:
+        blocks.append(Text(f"{len(found) - MOST_COSTED} further networks are not shown."))
+    return blocks
+
+
+def _figures(runs: Sequence[StoredRun]) -> list[Block]:
+    blocks: list[Block] = []
+    alone: list[Picture] = []
+    for name, kind in probe_figures.FIGURES.items():
+        drawn = probe_figures.panels(name, kind.rows(runs))
+        pictures = [
+            Picture(figure, title or kind.title, kind.note) for title, figure in drawn.items()
+        ]
+        if len(drawn) > 1:
+            blocks += [Heading(kind.title), Pictures(pictures)]
+        else:
+            alone += pictures
+    if not any(run.records for run in runs):
+        blocks.append(Text("Train with --record for figures of gradients, scales and weights."))
+    return [*([Pictures(alone)] if alone else []), *blocks]
+
+
+def _making(runs: Sequence[StoredRun]) -> list[Block]:
+    keys = ("surge", "commit", "torch", "python", "hardware", "cuda")
+    facts = {key: _joined([run.environment.get(key) for run in runs]) for key in keys}
+    if any(run.environment.get("dirty") for run in runs):
+        facts["source"] = "had changes that no commit holds"
+    return [
+        Text("To repeat these runs:"),
+        Code("\n".join(command(run) for run in runs)),
+        Text("As they were called:"),
+        Code("\n".join(dict.fromkeys(str(run.environment.get("command")) for run in runs))),
+        Facts({key: value for key, value in facts.items() if value}),
+    ]
+
+
+def command(run: StoredRun) -> str:
+    """Return the command line that repeats a run."""
+    words = ["surge train", run.recipe.name, f"--seed {run.seed}"]
+    for key, value in (run.environment.get("overrides") or {}).items():
+        flag = f"--{key.replace('_', '-')}"
+        words.append(flag if value is True else f"{flag} {value}")
+    if run.records:
+        words.append("--record")
+    return " ".join(words)
+
+
+def _joined(values: Sequence[object]) -> str:
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None))

@@ -1,0 +1,144 @@
+"""The tables about runs: how each stands, and how recipes compare over their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from surge.study.report import Badge, Block, Table
+from surge.study.statistics import Estimate, estimate
+from surge.study.stored_runs import StoredRun, arms, number, without_surge
+
+
+def state(run: StoredRun) -> Badge:
+    """Say in a few words how a run stands."""
+    bad = next(
+        (
+            row["epoch"] + 1
+            for row in run.epochs
+            if any(number(row.get(key)) is None for key in ("train_loss", run.metric))
+        ),
+        None,
+    )
+    if bad is not None:
+        return Badge(f"not finite in epoch {bad}", "bad")
+    if not run.epochs:
+        return Badge("no epoch yet")
+    if not run.finished:
+        return Badge(f"{len(run.epochs)} of {run.recipe.train.epochs} epochs")
+    return Badge("finished", "good")
+
+
+def final_estimate(runs: Sequence[StoredRun]) -> Estimate | None:
+    """Estimate the metric after the last epoch, over finished runs."""
+    values = [run.last for run in runs if run.finished and run.last is not None]
+    return estimate(values) if values else None
+
+
+def compared(runs: Sequence[StoredRun]) -> list[Block]:
+    """Return mean, spread and paired interval of every recipe."""
+    found = arms(runs)
+    rows = []
+    for arm, held in found.items():
+        last = final_estimate(held)
+        best = [run.best for run in held if run.finished and run.best is not None]
+        difference = paired(held, found.get(without_surge(arm) or "", []))
+        rows.append(
+            {
+                "arm": arm,
+                "epochs": max(run.recipe.train.epochs for run in held),
+                "paper": held[0].recipe.paper,
+                "last": _spread(last),
+                "best": _spread(estimate(best) if best else None),
+                "n": last.n if last else 0,
+                "difference": _interval(difference),
+                "verdict": verdict(difference),
+                "seconds": sum(run.seconds for run in held) / len(held),
+            }
+        )
+    columns = {
+        "arm": "recipe",
+        "epochs": "epochs",
+        "paper": "paper",
+        "last": "last epoch",
+        "best": "best epoch",
+        "n": "n",
+        "difference": "minus its base [95 %]",
+        "verdict": "verdict",
+        "seconds": "seconds a run",
+    }
+    if not any(row["paper"] is not None for row in rows):
+        del columns["paper"]
+    note = (
+        "Finished runs alone: mean ± standard deviation over n seeds. The difference is a recipe "
+        "with SURGE minus the same without it, paired by seed; it counts once its interval leaves "
+        "out zero. One pair has no interval."
+    )
+    return [Table(rows, columns, note, sortable=True)]
+
+
+def paired(runs: Sequence[StoredRun], base: Sequence[StoredRun]) -> Estimate | None:
+    """Estimate the difference of the last epochs over the seeds that both have, equally long."""
+
+    def ends(held: Sequence[StoredRun]) -> dict[tuple[int, int], float]:
+        return {
+            (run.seed, run.recipe.train.epochs): run.last
+            for run in held
+            if run.finished and run.last is not None
+        }
+
+    ours, theirs = ends(runs), ends(base)
+    found = [ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys())]
+    return estimate(found) if found else None
+
+
+def _spread(value: Estimate | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value.mean:.2f}" + (f" ± {value.std:.2f}" if value.n > 1 else "")
+
+
+def _interval(value: Estimate | None) -> str | None:
+    if value is None:
+        return None
+    if value.n == 1:
+        return f"{value.mean:+.2f} (1 pair)"
+    low, high = value.interval
+    return f"{value.mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def verdict(value: Estimate | None) -> Badge | None:
+    """Say whether a paired difference leaves out zero."""
+    if value is None or value.n == 1:
+        return None if value is None else Badge("one pair")
+    low, high = value.interval
+    if low > 0:
+        return Badge("better", "good")
+    return Badge("worse", "bad") if high < 0 else Badge("within noise")
+
+
+def runs_table(runs: Sequence[StoredRun]) -> Table:
+    """Return every run in one line."""
+    rows = [
+        {
+            "run": run.path.name,
+            "seed": run.seed,
+            "state": state(run),
+            "last": run.last,
+            "best": run.best,
+            "seconds": round(run.seconds, 1),
+            "records": len(run.records),
+            "hardware": run.environment.get("hardware"),
+        }
+        for run in runs
+    ]
+    columns = {
+        "run": "run",
+        "state": "state",
+        "seed": "seed",
+        "last": "last, %",
+        "best": "best, %",
+        "seconds": "seconds",
+        "records": "records",
+        "hardware": "hardware",
+    }
+    return Table(rows, columns, sortable=True)

@@ -1,0 +1,136 @@
+"""Run folders as a study reads them: recipe, environment, epochs, records of the probe.
+
+A stored run is a run folder without its checkpoints; ``results/runs`` holds some.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surge.recipes.recipe import Recipe
+from surge.study.results import NEUTRAL
+from surge.train.recorder import read_records
+from surge.train.run import RunFolder
+
+Arrays = Mapping[str, NDArray[Any]]
+KEPT = ("config.yaml", "env.json", "metrics.jsonl", "probe.jsonl", "summary.txt")
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """One run, finished or not."""
+
+    path: Path
+    recipe: Recipe
+    environment: Mapping[str, Any]
+    epochs: Sequence[Mapping[str, Any]]
+    """Lines of ``metrics.jsonl``."""
+    records: Sequence[Mapping[str, Any]]
+    """Lines of ``probe.jsonl``; empty unless ``--record`` was given."""
+    maps: Mapping[int, Arrays]
+    """Heat maps by epoch."""
+
+    @property
+    def seed(self) -> int:
+        """The seed."""
+        return int(self.environment["seed"])
+
+    @property
+    def arm(self) -> str:
+        """What the run is one seed of: the recipe with what was changed in it."""
+        changed = self.environment.get("overrides") or {}
+        others = [f"{key}={changed[key]}" for key in sorted(changed) if key not in NEUTRAL]
+        return " ".join([self.recipe.name, *others])
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are there."""
+        return len(self.epochs) >= self.recipe.train.epochs
+
+    @property
+    def metric(self) -> str:
+        """The column of ``epochs`` that decides."""
+        return f"test_{self.recipe.metric}"
+
+    @property
+    def last(self) -> float | None:
+        """The metric after the last epoch that is there, in percent."""
+        return number(self.epochs[-1].get(self.metric)) if self.epochs else None
+
+    @property
+    def best(self) -> float | None:
+        """The largest value of the metric over all epochs."""
+        found = [number(row.get(self.metric)) for row in self.epochs]
+        return max((value for value in found if value is not None), default=None)
+
+    @property
+    def seconds(self) -> float:
+        """Time of all epochs."""
+        return sum(number(row.get("seconds")) or 0.0 for row in self.epochs)
+
+
+def number(value: object) -> float | None:
+    """Return a finite number, or None: JSON of a diverged run holds NaN."""
+    known = isinstance(value, int | float) and math.isfinite(value)
+    return float(value) if known else None  # type: ignore[arg-type]
+
+
+def open_run(path: Path) -> StoredRun:
+    """Read a run folder.
+
+    Raises:
+        CheckpointMismatchError: it is not one, or its config or environment is damaged.
+    """
+    folder, recipe, environment = RunFolder.open(path)
+    maps = {}
+    for file in sorted((path / "probe-maps").glob("epoch*.npz")):
+        with np.load(file) as arrays:
+            maps[int(file.stem.removeprefix("epoch"))] = dict(arrays)
+    return StoredRun(path, recipe, environment, folder.metrics(), read_records(folder), maps)
+
+
+def store(path: Path, where: Path) -> Path:
+    """Copy what is worth keeping of a run to ``where/<name of the folder>``; no checkpoints.
+
+    Of the heat maps the last is kept.
+    """
+    target = where / path.name
+    target.mkdir(parents=True, exist_ok=True)
+    for name in KEPT:
+        if (path / name).exists():
+            shutil.copyfile(path / name, target / name)
+    for file in sorted((path / "probe-maps").glob("epoch*.npz"))[-1:]:
+        (target / "probe-maps").mkdir(exist_ok=True)
+        shutil.copyfile(file, target / "probe-maps" / file.name)
+    return target
+
+
+def arms(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
+    """Return the runs by arm, in the order given."""
+    found: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        found.setdefault(run.arm, []).append(run)
+    return found
+
+
+def without_surge(arm: str) -> str | None:
+    """Return the arm that one with SURGE is compared with.
+
+    >>> without_surge("digits-cnn-recu-surge-noise eta=0.1"), without_surge("digits-cnn-recu")
+    ('digits-cnn-recu', None)
+    """
+    base, found, rest = arm.partition("-surge")
+    if not found:
+        return None
+    # What follows directly is the variant, then come changed settings.
+    settings = rest.split(" ")[1:]
+    kept = [part for part in settings if not part.startswith(("eta=", "fixed_scale="))]
+    return " ".join([base, *kept])

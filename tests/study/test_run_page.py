@@ -1,0 +1,130 @@
+"""The page about runs: none, half of one, one with NaN, fifty; and what its numbers are."""
+
+import pytest
+
+from surge.cli import main
+from surge.study import run_page, run_tables
+from surge.study.report import Badge, render
+from surge.study.stored_runs import open_run, store, without_surge
+from tests.study.run_folders import write_run
+from tests.study.test_report import Page
+
+
+def page_of(paths):
+    runs = [open_run(path) for path in paths]
+    text = render(run_page.TITLE, run_page.make_sections(runs), lead=run_page.lead(runs))
+    Page(text)
+    return text
+
+
+def test_page_without_runs_says_what_to_do():
+    text = page_of([])
+    assert "no run was given" in text
+    assert "surge train digits-cnn-recu-surge" in text
+
+
+def test_half_finished_run_is_shown_and_in_no_mean(tmp_path):
+    paths = [write_run(tmp_path, done=7), write_run(tmp_path, seed=1)]
+    text = page_of(paths)
+    assert "7 of 20 epochs" in text
+    assert run_tables.final_estimate([open_run(path) for path in paths]).n == 1
+
+
+def test_run_without_an_epoch_is_shown(tmp_path):
+    text = page_of([write_run(tmp_path, done=0)])
+    assert "no epoch yet" in text
+
+
+def test_run_with_nan_says_where_and_the_page_holds_none(tmp_path):
+    path = write_run(tmp_path, bad=4)
+    text = page_of([path])
+    assert "not finite in epoch 5" in text
+    assert "Not finite: digits-cnn-recu-seed0." in text
+    assert "NaN" not in text.split("<script>")[0]
+    assert run_tables.state(open_run(path)) == Badge("not finite in epoch 5", "bad")
+
+
+def test_fifty_runs_stay_below_five_megabytes(tmp_path):
+    rows = ("cifar10-resnet20-recu", "cifar10-resnet20-recu-surge")
+    paths = [
+        write_run(tmp_path, row, seed=seed, epochs=600, last=87 + 0.01 * seed)
+        for row in rows
+        for seed in range(25)
+    ]
+    text = page_of(paths)
+    assert len(text) < 5e6
+    assert "50 runs of 2 recipes" in text
+    assert text.count("surge train cifar10-resnet20-recu") >= 50
+
+
+def test_paired_interval_uses_the_seeds_that_both_have(tmp_path):
+    ours = [2.0, 1.0, 3.0]
+    base = [write_run(tmp_path, seed=seed, last=90.0) for seed in range(4)]
+    surge = [
+        write_run(tmp_path, "digits-cnn-recu-surge", seed=seed, last=90.0 + gain)
+        for seed, gain in enumerate(ours)
+    ]
+    found = run_tables.paired([open_run(p) for p in surge], [open_run(p) for p in base])
+    assert (found.n, found.mean) == (3, pytest.approx(2.0))
+    assert found.half_width == pytest.approx(2.484, abs=1e-3)
+    text = page_of([*base, *surge])
+    assert "+2.00 [-0.48, +4.48]" in text
+    assert "within noise" in text
+
+
+def test_runs_of_other_length_are_not_paired(tmp_path):
+    base = open_run(write_run(tmp_path, epochs=10))
+    ours = open_run(write_run(tmp_path, "digits-cnn-recu-surge"))
+    assert run_tables.paired([ours], [base]) is None
+
+
+def test_changed_settings_make_another_arm(tmp_path):
+    run = open_run(write_run(tmp_path, "digits-cnn-recu-surge", eta=0.1))
+    assert run.arm == "digits-cnn-recu-surge eta=0.1"
+    assert without_surge(run.arm) == "digits-cnn-recu"
+    assert run_page.command(run) == "surge train digits-cnn-recu-surge --seed 0 --eta 0.1"
+
+
+def test_layers_have_bars_of_bits_and_operations(tmp_path):
+    text = page_of([write_run(tmp_path)])
+    assert "<td>features.conv2</td><td>1/1</td>" in text
+    assert '<i style="width:100.00%; background:var(--orange)"></i><span>18,432</span>' in text
+
+
+def test_network_that_cannot_be_built_is_said(tmp_path):
+    text = page_of([write_run(tmp_path, "glue-rte-teacher", epochs=3)])
+    assert "cannot be built without its model files" in text
+
+
+def test_names_cannot_leave_the_data_of_a_chart(tmp_path):
+    path = write_run(tmp_path, eta="</script><b>")
+    text = page_of([path])
+    assert "</script><b>" not in text
+
+
+def test_kept_runs_are_the_runs_without_checkpoints(tmp_path):
+    path = write_run(tmp_path / "runs")
+    (path / "checkpoints").mkdir()
+    kept = store(path, tmp_path / "kept")
+    assert not (kept / "checkpoints").exists()
+    assert open_run(kept).epochs == open_run(path).epochs
+
+
+def test_report_command_writes_page_and_figures(tmp_path, capsys):
+    path = write_run(tmp_path)
+    out = tmp_path / "there" / "page.html"
+    figures = tmp_path / "figures"
+    assert main(["report", str(path), "--out", str(out), "--figures", str(figures)]) == 0
+    assert str(out) in capsys.readouterr().out
+    assert out.read_text().startswith("<!DOCTYPE html>")
+    assert (figures / "final-metric.csv").read_text().splitlines() == [
+        "arm,seed,value",
+        "digits-cnn-recu,0,96.0",
+    ]
+    assert (figures / "flip-rate.png").exists()
+
+
+def test_report_command_refuses_what_is_no_run(tmp_path, capsys):
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
