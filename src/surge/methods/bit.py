@@ -47,8 +47,9 @@ class BiT(Method):
     Attention Q, K, V signed elastic, probabilities unsigned elastic; ReLU in the feed-forward
     Schedule  none.   Extra loss  none (distillation belongs to the recipe).
     Paper vs here: as the authors' code, except sign(0) = +1, and that whether a level is
-    initialised is saved: the code takes a level of exactly 1 for a fresh one. The code's shifts of
-    Q, K and V never reach the result and are left out.
+    initialised is saved: the code takes a level of exactly 1 for a fresh one. Levels start from a
+    batch without dropout, in the code from the first one of training. The code's shifts of Q, K and
+    V never reach the result and are left out.
     """
 
     for_transformers = True
