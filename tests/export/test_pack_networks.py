@@ -105,7 +105,7 @@ def networks(draw):
 
 
 REPEATED = ("adabin", "bibert", "binarybert", "bit", "tbn")
-"""Methods with rules of their own for thresholds, or for transformers: test_pack_methods has them."""
+"""Methods whose thresholds a margin cannot judge, or for transformers: see test_pack_methods."""
 METHODS = [method for method in surge.list_methods() if method not in REPEATED]
 
 
