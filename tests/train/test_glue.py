@@ -245,6 +245,32 @@ def test_reproduce_trains_teachers_first(tmp_path, monkeypatch, bert, root, caps
     assert table.count("mrpc-bit-surge") == 1 and "mrpc-teacher" in table
 
 
+def test_reproduce_leaves_out_tasks_without_files(tmp_path, monkeypatch, bert, root, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "glue", "--model", str(bert), "--seeds", "0", "--data", str(root)]
+    words += ["--device", "cpu", "--epochs", "1"]
+    assert main([*words, "--rows", "qnli-teacher", "rte-teacher"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "left out: GLUE's QNLI has no train.tsv" in out and "1 of 1 runs" in out
+    assert "| rte-teacher | " in out
+    assert main([*words, "--rows", "qnli-bit"]) == 2
+    assert "QNLI has no train.tsv" in capsys.readouterr().err
+
+
+def test_reproduce_says_which_teacher_is_gone(tmp_path, monkeypatch, bert, root, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["reproduce", "glue", "--model", str(bert), "--seeds", "0", "--data", str(root)]
+    words += ["--device", "cpu", "--epochs", "1", "--rows"]
+    assert main([*words, "rte-bit"]) == 0
+    for path in (tmp_path / "runs").glob("glue-rte-teacher*/checkpoints/*"):
+        path.unlink()
+    capsys.readouterr()
+    assert main([*words, "rte-bit", "rte-bit-surge"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "glue-rte-bit-surge, seed 0 builds on" in out
+    assert "surge train glue-rte-teacher --model" in out
+
+
 def test_binarybert_splits_its_ternary_stage(tmp_path, lively, root, teacher, capsys):
     first, second = tmp_path / "ternary", tmp_path / "binary"
     taught = ("--teacher", teacher)

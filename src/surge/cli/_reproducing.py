@@ -19,7 +19,8 @@ from surge.cli._training import (
     prepare_in,
 )
 from surge.data import resolve_root
-from surge.errors import CheckpointMismatchError, ConfigError
+from surge.data.glue import find_file, get_task
+from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
 from surge.recipes import get_recipe, list_recipes, overridden
 from surge.recipes.glue import start_of, teacher_of, with_model, with_start, with_teacher
 from surge.recipes.recipe import Recipe
@@ -33,6 +34,8 @@ from surge.train.together import draws_in_steps, run_together, stream_of_its_own
 from surge.train.watch import DivergedError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
     from rich.console import Console
 
@@ -88,21 +91,26 @@ def _print_stored(command: ReproduceCommand, console: Console) -> int:
 def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) -> int:
     device = choose_device(command.device)
     deadline = deadline_of(command.budget)
+    root = resolve_root(command.data, os.environ)
+    recipes = _with_data(recipes, root, console)
     stored = results.read(command.results, command.table)
     jobs = missing(recipes, command.seeds, stored, command.runs)
     console.print(f"{len(jobs)} of {len(recipes) * len(command.seeds)} runs are missing")
     _check_together(command, recipes)
     # One set of images at a time: most tables have only one.
-    load = lru_cache(1)(partial(load_sets, root=resolve_root(command.data, os.environ)))
+    load = lru_cache(1)(partial(load_sets, root=root))
     options = LoopOptions(deadline=deadline, shared=command.together > 1)
     queue = fitting(jobs, stored, hardware(device), deadline)
     failed = 0
     while group := list(islice(queue, command.together)):
         begun: list[tuple[Job, RunFolder, dict[str, Any]]] = []
         runs: list[Callable[[], Outcome]] = []
-        streams = [stream_of_its_own(device) if len(group) > 1 else nullcontext() for _ in group]
-        for job, stream in zip(group, streams, strict=True):
-            job = _with_others(job, recipes, command)
+        ready = _ready(group, recipes, command, console)
+        failed += len(group) - len(ready)
+        if not ready:
+            continue
+        streams = [stream_of_its_own(device) if len(ready) > 1 else nullcontext() for _ in ready]
+        for job, stream in zip(ready, streams, strict=True):
             sets = load(job.recipe.data)
             folder, environment = _folder_of(job, command, device)
             label = f"{job.recipe.row} {job.seed}" if command.together > 1 else ""
@@ -136,6 +144,38 @@ def _check_together(command: ReproduceCommand, recipes: list[Recipe]) -> None:
                 f"{recipe.name} draws random numbers in every step, which runs side by side would "
                 "take from each other: leave --together out."
             )
+
+
+def _with_data(recipes: list[Recipe], root: Path, console: Console) -> list[Recipe]:
+    """Return the recipes without the tasks of GLUE whose files are not there, and say so."""
+    lacking: dict[str, DataNotFoundError] = {}
+    for recipe in recipes:
+        if recipe.data.length is not None:
+            task = get_task(recipe.data.name)
+            try:
+                for part in ("train", *task.tests):
+                    find_file(root, task, part)
+            except DataNotFoundError as error:
+                lacking[task.name] = error
+    kept = [recipe for recipe in recipes if recipe.data.name not in lacking]
+    if lacking and not kept:
+        raise next(iter(lacking.values()))
+    for sentence in lacking.values():
+        console.print(f"left out: {sentence}", style="yellow", markup=False, soft_wrap=True)
+    return kept
+
+
+def _ready(
+    group: list[Job], recipes: list[Recipe], command: ReproduceCommand, console: Console
+) -> list[Job]:
+    """Return the jobs whose teachers and first stages are there; say what the others lack."""
+    ready = []
+    for job in group:
+        try:
+            ready.append(_with_others(job, recipes, command))
+        except CheckpointMismatchError as error:
+            console.print(str(error), style="red", markup=False, soft_wrap=True)
+    return ready
 
 
 def _with_others(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> Job:
