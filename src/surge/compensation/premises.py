@@ -111,7 +111,9 @@ def _conclude(sums: _Sums, scale: float) -> Premises:
     missing = sums.mean("rr") - 2 * sums.mean("rb") + sums.mean("bb")
     paired = sums.mean("ra") - sums.mean("ba")
     alignment = _ratio(toward, bias * auxiliary)
-    bias_ratio = _ratio(bias, main)
+    # An estimated square below zero, or a cosine beyond 1: the images are too few to tell.
+    alignment = None if alignment is None or abs(alignment) > 1 else alignment
+    bias_ratio = _ratio(bias, main) if bias else None
     noise = _ratio(sums.covariance("aa"), auxiliary**2)
     known = alignment is not None and bias_ratio is not None and noise is not None
     before, after = zip(*sums.cosines, strict=True)

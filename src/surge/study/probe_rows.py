@@ -55,8 +55,16 @@ def _over_training(
             "mean": digits(float(np.mean(values))),
             "high": digits(max(values)),
         }
-        for where, values in held.items()
+        for where, values in sorted(
+            held.items(), key=lambda pair: _place(pair[0], list(keys.values()))
+        )
     ]
+
+
+def _place(where: tuple[Any, ...], series: Sequence[str]) -> tuple[Any, ...]:
+    """Sort by arm, series as listed, depth and epoch: a seed may lack some epochs."""
+    arm, name, _, depth, epoch = where
+    return arm, series.index(name), depth, epoch
 
 
 def input_cosine(runs: Sequence[StoredRun]) -> Rows:

@@ -127,7 +127,6 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
             "best": run.best,
             "seconds": round(run.seconds, 1),
             "records": len(run.records),
-            "hardware": run.environment.get("hardware"),
         }
         for run in runs
     ]
@@ -139,6 +138,5 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
         "best": "best, %",
         "seconds": "seconds",
         "records": "records",
-        "hardware": "hardware",
     }
     return Table(rows, columns, sortable=True)
