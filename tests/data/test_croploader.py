@@ -119,7 +119,11 @@ def test_too_many_unreadable_files_end_the_epoch(tmp_path):
 
 @pytest.mark.parametrize(
     "settings, words",
-    [({"size": 16}, "size=16 .*--size"), ({"size": 64, "scale": (0.5, 0.1)}, "scale=")],
+    [
+        ({"size": 16}, "size=16 .*--size"),
+        ({"size": 100}, "a multiple of 32"),
+        ({"size": 64, "scale": (0.5, 0.1)}, "scale="),
+    ],
 )
 def test_impossible_settings_are_refused(settings, words):
     with pytest.raises(ConfigError, match=words):

@@ -23,6 +23,8 @@ class TrainCommand:
         torchrun --nproc-per-node 2 -m surge train cifar10-resnet20-recu
         surge train glue-mrpc-teacher --model bert
         surge train glue-mrpc-bit-surge --model bert --teacher runs/glue-mrpc-teacher-seed0
+        surge train imagenette-onestage-reactnet-surge
+        torchrun --nproc-per-node 8 --max-restarts 3 -m surge train imagenet-onestage-reactnet-surge
     """
 
     recipe: Annotated[str | None, tyro.conf.Positional] = None
@@ -34,9 +36,19 @@ class TrainCommand:
     model: str | None = None
     """Folder of a pretrained BERT with its tokenizer (GLUE)."""
     teacher: str | None = None
-    """Folder of the run whose network a student learns from (GLUE)."""
+    """Folder of the run whose network a student learns from; for images also torchvision's file."""
     start: str | None = None
-    """Folder of the ternary run that BinaryBERT splits (GLUE)."""
+    """Folder of the run that a second stage begins with."""
+    size: int | None = None
+    """Side of the crops that the network sees (ImageNet, Imagenette)."""
+    batch: int | None = None
+    """Images per step, over all processes; the learning rate stays unless --lr says otherwise."""
+    lr: float | None = None
+    """Highest learning rate."""
+    label_smoothing: float | None = None
+    """Mass that the loss moves from the true class to all classes."""
+    sync_norm: bool = False
+    """Take the statistics of BatchNorms over all processes."""
     eta: float | None = None
     """Another share for SURGE than the recipe says."""
     align: float | None = None

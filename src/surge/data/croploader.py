@@ -30,8 +30,8 @@ from surge.data.pictures import ALONE, PIECE, CorruptCount, Decoder, central, de
 from surge.data.plan import EpochPlan, epoch_plan
 from surge.errors import ConfigError
 
-LEAST = 32
-"""Smallest side that the networks for photographs take."""
+STEP = 32
+"""The networks for photographs halve the resolution five times."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,10 @@ class CropSettings:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.size < LEAST:
-            raise ConfigError(f"size={self.size} is not accepted: at least {LEAST} (--size).")
+        if self.size < STEP or self.size % STEP:
+            raise ConfigError(
+                f"size={self.size} is not accepted: it must be a multiple of {STEP} (--size)."
+            )
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ConfigError(f"scale={self.scale} is not accepted: need 0 < least <= largest.")
 
@@ -73,8 +75,9 @@ class CropLoader(ResidentLoader):
             boxes = random_boxes(draws, height, width, self.crop.scale)
         else:
             (top, down), (left, across) = (central_box(s, self.crop.size) for s in (height, width))
-            boxes = torch.tensor([[top, left, down, across]]).repeat(self._count, 1)
-            normals, flips = torch.zeros(self._count, 3), torch.zeros_like(flips)
+            box = torch.tensor([[top, left, down, across]], dtype=torch.float32)
+            boxes, flips = box.repeat(self._count, 1), torch.zeros_like(flips)
+            normals = torch.zeros_like(boxes[:, :3])
         return EpochPlan(plan.permutation, torch.cat([boxes, normals], 1), flips).to(self.device)
 
     def fetch(self, plan: EpochPlan) -> tuple[Tensor, Tensor]:
@@ -127,7 +130,8 @@ class StreamLoader(CropLoader):
         """Return the decisions of a whole epoch, on the CPU, where the files are."""
         plan = epoch_plan(self._count, epoch, self.seed, padding=0, shuffle=self.shuffle)
         if not self.crop.train:
-            return EpochPlan(plan.permutation, torch.zeros(self._count, 3), plan.flips & False)
+            none = torch.zeros(self._count, 3, dtype=torch.float32)
+            return EpochPlan(plan.permutation, none, torch.zeros_like(plan.flips))
         draws, normals = draw_crops(self._count, epoch, self.seed)
         return EpochPlan(plan.permutation, torch.cat([normals, draws], dim=1), plan.flips)
 

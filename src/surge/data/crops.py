@@ -41,8 +41,9 @@ def crop_seed(seed: int, epoch: int) -> int:
 def draw_crops(count: int, epoch: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return for every position of an epoch ``[n, DRAWS]`` in [0, 1) and ``[n, 3]`` normals."""
     generator = torch.Generator().manual_seed(crop_seed(seed, epoch))
-    draws = torch.rand(count, DRAWS, generator=generator)
-    return draws, LIGHTING * torch.randn(count, 3, generator=generator)
+    draws = torch.rand(count, DRAWS, generator=generator, dtype=torch.float32)
+    normals = torch.randn(count, 3, generator=generator, dtype=torch.float32)
+    return draws, LIGHTING * normals
 
 
 def random_boxes(

@@ -33,7 +33,10 @@ class MethodSpec:
 class DataSpec:
     """Which images are trained on and which are tested on."""
 
-    name: Literal["cifar10", "digits", "cola", "sst2", "mrpc", "stsb", "rte", "qnli", "qqp", "mnli"]
+    name: (
+        Literal["cifar10", "digits", "imagenet", "imagenette"]
+        | Literal["cola", "sst2", "mrpc", "stsb", "rte", "qnli", "qqp", "mnli"]
+    )
     """The data set, or the task of GLUE."""
     held_out: bool = False
     """Train on 90 % of the training set and test on the rest; the test set is not touched."""
@@ -45,6 +48,14 @@ class DataSpec:
     """Tokens of every sentence; None for images."""
     tokenizer: str = ""
     """Folder of the tokenizer, which is that of the model (--model)."""
+    size: int | None = None
+    """Side of the crops that the network sees (--size); None: images as stored, as CIFAR-10's."""
+    stored: int | None = None
+    """Side of the squares kept in memory, from which crops are cut; None reads the files."""
+    scale: tuple[float, ...] = (0.08, 1.0)
+    """Least and largest share of the area that a random crop has."""
+    lighting: bool = False
+    """PCA lighting."""
 
     def __post_init__(self) -> None:
         """Check the limit."""
@@ -98,11 +109,17 @@ class TrainSpec:
     """Highest learning rate."""
     momentum: float = 0.9
     """SGD's momentum."""
+    nesterov: bool = False
+    """SGD's momentum as Nesterov has it."""
     weight_decay: float = 5e-4
-    """L2 penalty on every parameter."""
-    schedule: Literal["cosine", "linear", "constant", "steps"] = "cosine"
-    """Course of the learning rate after the warm-up, set once per epoch; ``steps``: at every step
-    up over the first tenth of all steps, then straight to zero."""
+    """L2 penalty on the parameters that ``decayed`` names."""
+    decayed: Literal["all", "kernels", "conv_fc"] = "all"
+    """All parameters; ReActNet's: kernels, whatever is in a convolution, shifts; ReCU's: names
+    with conv or fc."""
+    schedule: Literal["cosine", "linear", "constant", "drops", "steps"] = "cosine"
+    """Course of the learning rate after the warm-up, set once per epoch; ``drops``: to a tenth
+    after 30, 60 and 90 % of all epochs; ``steps``: at every step up over the first tenth of all
+    steps, then straight to zero."""
     warmup: int = 5
     """Epochs of linear warm-up."""
     accumulate: int = 1
@@ -115,6 +132,8 @@ class TrainSpec:
     """Leave out the partial batch at the end of an epoch."""
     level_lr: float = 1e-4
     """Highest learning rate of elastic levels (bertadam)."""
+    sync_norm: bool = False
+    """Statistics of BatchNorms over all processes (--sync-norm); steps are then not compiled."""
     steps: int | None = None
     """Stop after this many optimizer steps, which may be in the middle of the last epoch."""
     test_every: int | None = None

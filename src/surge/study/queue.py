@@ -27,6 +27,8 @@ class Job:
 def folder_of(recipe: Recipe, seed: int, runs: Path) -> Path:
     """Return where the run of a recipe and a seed is kept."""
     name = f"{recipe.name}-{recipe.train.epochs}ep{'-val' * recipe.data.held_out}"
+    if recipe.data.size is not None:
+        name += f"-{recipe.data.size}px"
     return runs / f"{name}-seed{seed}"
 
 

@@ -11,7 +11,7 @@ from surge.errors import ConfigError
 from surge.recipes.recipe import Recipe
 from surge.train.loop import Outcome
 
-NEUTRAL = ("epochs", "held_out", "limit", "precision")
+NEUTRAL = ("epochs", "held_out", "limit", "precision", "size")
 """Overrides that other fields of a result show, or that change rounding alone."""
 
 
@@ -49,6 +49,8 @@ def data_name(recipe: Recipe) -> str:
     """Say which images or sentences were trained and tested on, and whose words they are."""
     own = "test set" if recipe.data.length is None else "dev set"
     name = f"{recipe.data.name}, {'held out' if recipe.data.held_out else own}"
+    if recipe.data.size is not None:
+        name += f", {recipe.data.size} px"
     if recipe.data.tokenizer:
         name += f", {Path(recipe.data.tokenizer).name}"
     return name if recipe.data.limit is None else f"{name}, first {recipe.data.limit}"

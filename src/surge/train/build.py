@@ -10,14 +10,15 @@ from torch import nn
 from surge.compensation import Compensation, compensate_
 from surge.convert import binarize_
 from surge.data import Augmentation, ImageSet, ResidentLoader, hold_out, load_cifar10, load_digits
+from surge.data.folders import FileSet
 from surge.data.textset import TextSet
 from surge.layers.hooks import binary_layers
 from surge.models import build_model
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
-from surge.train import text
+from surge.train import photos, stages, text
 from surge.train.distributed import World
 
-Sets = tuple[ImageSet, ImageSet] | tuple[TextSet, TextSet]
+Sets = tuple[ImageSet, ImageSet] | tuple[FileSet, FileSet] | tuple[TextSet, TextSet]
 """What is trained on and what is tested on."""
 
 
@@ -34,6 +35,8 @@ def load_sets(spec: DataSpec, root: Path) -> Sets:
     """Return the images or sentences to train on and those to test on."""
     if spec.length is not None:
         return text.load_text_sets(spec, root)
+    if spec.size is not None:
+        return photos.load_photo_sets(spec, root)
     if spec.name == "digits":
         train, test = load_digits("train"), load_digits("test")
     else:
@@ -53,6 +56,9 @@ def make_loaders(
     if isinstance(sets[0], TextSet):
         return text.make_text_loaders(recipe, sets, seed, device, world)
     dtype = compute_dtype(recipe.train, device)
+    if recipe.data.size is not None:
+        return photos.make_photo_loaders(recipe, sets, seed, device, world, dtype)
+    assert isinstance(sets[0], ImageSet) and isinstance(sets[1], ImageSet)
     layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
     train = ResidentLoader(
         sets[0],
@@ -92,10 +98,13 @@ def build_network(
         return text.build_bert(recipe, seed, example)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = build_model(recipe.model.name, **recipe.model.options)
+        options = {k: v for k, v in recipe.model.options.items() if k != "start"}
+        model = build_model(recipe.model.name, **options)
         if recipe.method is not None:
             method = recipe.method
             binarize_(model, method.name, skip=method.skip, **method.options)
+    if "start" in recipe.model.options:
+        stages.start_from_(model, recipe)
     compensation = None
     if recipe.surge is not None:
         fields = {**vars(recipe.surge), "seed": seed}
@@ -127,10 +136,11 @@ def parameter_groups(model: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
             if parameter is not None:
                 factor = method.lr_factors.get(name, 1.0)
                 wishes[id(parameter)] = (factor, name not in method.undecayed)
-    plain = (1.0, True)
-    groups: dict[tuple[float, bool], list[nn.Parameter]] = {plain: []}
-    for parameter in model.parameters():
-        groups.setdefault(wishes.get(id(parameter), plain), []).append(parameter)
+    groups: dict[tuple[float, bool], list[nn.Parameter]] = {(1.0, True): []}
+    for name, parameter in model.named_parameters():
+        factor, decays = wishes.get(id(parameter), (1.0, True))
+        decays = decays and is_decayed(name, parameter, spec)
+        groups.setdefault((factor, decays), []).append(parameter)
     return [
         {
             "params": parameters,
@@ -139,6 +149,20 @@ def parameter_groups(model: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
         }
         for (factor, decays), parameters in groups.items()
     ]
+
+
+def is_decayed(name: str, parameter: nn.Parameter, spec: TrainSpec) -> bool:
+    """Return whether a recipe's rule lets weight decay act on a parameter.
+
+    ``kernels`` is the rule of ReActNet's code: four dimensions, or "conv" in the name. Shifts of
+    RSign and RPReLU have four there, and one here.
+    """
+    if spec.decayed == "kernels":
+        shift = name.rpartition(".")[2] in ("shift", "shift_in", "shift_out")
+        return parameter.dim() == 4 or "conv" in name or shift
+    if spec.decayed == "conv_fc":
+        return "conv" in name or "fc" in name
+    return True
 
 
 def make_optimizer(
@@ -153,7 +177,7 @@ def make_optimizer(
         rate = spec.lr * group["lr_factor"]
         group["lr"] = torch.tensor(rate, device=device) if on_gpu else rate
     if spec.optimizer == "sgd":
-        return torch.optim.SGD(groups, momentum=spec.momentum, fused=on_gpu)
+        return torch.optim.SGD(groups, momentum=spec.momentum, nesterov=spec.nesterov, fused=on_gpu)
     return torch.optim.Adam(groups, fused=on_gpu, capturable=on_gpu)
 
 

@@ -1,7 +1,7 @@
 """Processes of one run: torchrun starts them, DistributedDataParallel joins them."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
@@ -30,6 +30,21 @@ class World:
         flags = torch.tensor(float(flag), device=device)
         torch.distributed.all_reduce(flags)
         return bool(flags > 0)
+
+
+RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+"""Variables that count how often torchrun or Slurm started the same command anew."""
+
+
+def restarted(environ: Mapping[str, str]) -> bool:
+    """Return whether this is a command that was started before and was stopped from outside.
+
+    >>> restarted({"TORCHELASTIC_RESTART_COUNT": "1"}), restarted({"SLURM_RESTART_COUNT": "0"})
+    (True, False)
+    """
+    return any(
+        environ.get(name, "0").isdecimal() and int(environ.get(name, "0")) for name in RESTARTS
+    )
 
 
 @contextmanager

@@ -25,9 +25,17 @@ from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.recorder import Recorder
 from surge.train.run import RunFolder
 from surge.train.schedule import learning_rate, step_rate, step_seed
-from surge.train.scoring import TextTest, example_of, hit_name, make_test_step, objective_for
+from surge.train.scoring import (
+    RankedTest,
+    TextTest,
+    example_of,
+    hit_name,
+    make_test_step,
+    objective_for,
+)
 from surge.train.search import first_bad_layer
 from surge.train.step import Criterion, TrainStep
+from surge.train.sync_norm import synchronize_norms_
 from surge.train.watch import BitWatch, DivergedError, first_bad_state
 
 Row = dict[str, Any]
@@ -93,10 +101,14 @@ class Trainer:
         if device.type == "cuda":
             short = recipe.train.precision == "tf32"
             torch.set_float32_matmul_precision("high" if short else "highest")
-        self.mode = choose_mode(device, self.world, self.options.compiled, self.options.captured)
+        synced = recipe.train.sync_norm and self.world.size > 1
+        compiled = False if synced else self.options.compiled
+        self.mode = choose_mode(device, self.world, compiled, self.options.captured)
         self.train_loader, self.test_loader = make_loaders(recipe, sets, seed, device, self.world)
-        example = example_of(sets[0])
+        example = example_of(sets[0], recipe.data.size)
         self.parts: Parts = build_parts(recipe, seed, device, example)
+        if synced:
+            synchronize_norms_(self.parts.model)
         # All ranks take the levels of elastic methods from the whole first batch.
         if any(elastic_parts(self.parts.model)):
             first = self.train_loader.plan(0).part(0, self.train_loader.batch_size)
@@ -308,7 +320,7 @@ class Trainer:
         steps = self.recipe.train.steps
         left = len(loader) if steps is None else min(len(loader), steps - self._steps_before())
         for index in range(left):
-            part = plan.part(*loader.bounds(index))
+            part = loader.part(plan, index)
             whole = min(loader.batch_size, len(plan) - index * loader.batch_size)
             yield part, len(part) * self.world.size / whole
 
@@ -344,10 +356,12 @@ class Trainer:
         self.parts.model.eval()
         plan = self.test_loader.plan(0)
         for index in range(len(self.test_loader)):
-            part = plan.part(*self.test_loader.bounds(index))
+            part = self.test_loader.part(plan, index)
             if len(part):  # a small last batch may leave nothing for some rank
                 self.test(part)
-        loss, hits, count, _ = self.test_step.sums.read()
+        loss, hits, count, ranked = self.test_step.sums.read()
+        if isinstance(self.test_step, RankedTest):
+            self.scores = {"top5": 100 * ranked / count}
         if not isinstance(self.test_step, TextTest):
             return 100 * hits / count, loss / count
         self.scores = self.test_step.scores()

@@ -8,6 +8,9 @@ from surge.recipes.recipe import TrainSpec
 WARM_SHARE = 0.1
 """Share of all steps in which the learning rate of the schedule ``steps`` climbs."""
 
+DROPS = (0.3, 0.6, 0.9)
+"""Shares of all epochs after which the schedule ``drops`` divides by ten."""
+
 
 def learning_rate(spec: TrainSpec, epoch: int) -> float:
     """Return the learning rate of ``epoch`` (from 0), as the authors of ReCU step it.
@@ -26,6 +29,8 @@ def learning_rate(spec: TrainSpec, epoch: int) -> float:
         return spec.lr * 0.5 * (1 + math.cos(math.pi * progress))
     if spec.schedule == "linear":
         return spec.lr * (1 - progress)
+    if spec.schedule == "drops":
+        return spec.lr * 0.1 ** sum(epoch >= share * spec.epochs for share in DROPS)
     return spec.lr
 
 

@@ -1,0 +1,56 @@
+"""The folders that a recipe needs besides its data: a BERT, a teacher, a first stage."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from surge.errors import ConfigError
+from surge.recipes import glue
+from surge.recipes.recipe import Recipe
+
+
+def _on_images(recipe: Recipe) -> bool:
+    return recipe.data.length is None
+
+
+def teacher_of(recipe: Recipe) -> str:
+    """Return the name of the recipe that trains a student's teacher."""
+    return f"{recipe.table}-resnet34-teacher" if _on_images(recipe) else glue.teacher_of(recipe)
+
+
+def start_of(recipe: Recipe) -> str:
+    """Return the name of the recipe that trains what another one begins with."""
+    return f"{recipe.table}-twostage-stage1" if _on_images(recipe) else glue.start_of(recipe)
+
+
+def with_teacher(recipe: Recipe, teacher: str | None) -> Recipe:
+    """Return the recipe with its teacher: the folder of a run, or a file of weights."""
+    if recipe.distill is None or not _on_images(recipe):
+        return glue.with_teacher(recipe, teacher)
+    if teacher is None:
+        raise ConfigError(
+            f"{recipe.name} learns from a teacher: train one with `surge train "
+            f"{teacher_of(recipe)}` and name its folder with --teacher RUN, or a file with "
+            "torchvision's ResNet-34 for the same classes."
+        )
+    place = str(Path(teacher).expanduser().resolve())
+    return replace(recipe, distill=replace(recipe.distill, teacher=place))
+
+
+def with_start(recipe: Recipe, start: str | None) -> Recipe:
+    """Return the recipe with the folder of the run that it begins with."""
+    if "start" not in recipe.model.options or not _on_images(recipe):
+        return glue.with_start(recipe, start)
+    if start is None:
+        raise ConfigError(
+            f"{recipe.name} is a second stage: train the first with `surge train "
+            f"{start_of(recipe)}` and name its folder with --start RUN."
+        )
+    options = {**recipe.model.options, "start": str(Path(start).expanduser().resolve())}
+    return replace(recipe, model=replace(recipe.model, options=options))
+
+
+def placed(
+    recipe: Recipe, *, model: str | None, teacher: str | None, start: str | None = None
+) -> Recipe:
+    """Return the recipe with all folders that it needs."""
+    return with_start(with_teacher(glue.with_model(recipe, model), teacher), start)

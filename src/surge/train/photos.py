@@ -1,0 +1,93 @@
+"""From a recipe on photographs to what it trains and tests on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from surge.data import ImageSet, ResidentLoader
+from surge.data.croploader import CropLoader, CropSettings, StreamLoader
+from surge.data.folders import FileSet, find_tree, scan_tree
+from surge.data.pictures import load_pictures
+from surge.data.split import stratified_split
+from surge.errors import ConfigError
+from surge.recipes.recipe import DataSpec, Recipe
+from surge.train.distributed import World
+
+TREES = {
+    "imagenet": ("imagenet", "ILSVRC2012"),
+    "imagenette": ("imagenette96", "imagenette2", "imagenette2-320", "imagenette2-160"),
+}
+"""Names of the folder with train and val, below the data folder; that itself will do as well."""
+TEST_BATCH = 500
+
+PhotoSets = tuple[ImageSet, ImageSet] | tuple[FileSet, FileSet]
+
+
+def load_photo_sets(spec: DataSpec, root: Path) -> PhotoSets:
+    """Return the photographs to train on and to test on, decoded if the recipe keeps them."""
+    train, test = scan_tree(find_tree(root, TREES[spec.name]))
+    if spec.held_out:
+        kept, held = stratified_split(train.labels, 0.1)
+        train, test = train.subset(kept), train.subset(held)
+    if spec.limit is not None:
+        train, test = train.first(spec.limit), test.first(spec.limit)
+    if spec.stored is None:
+        return train, test
+    return load_pictures(train, spec.stored), load_pictures(test, spec.stored)
+
+
+def make_photo_loaders(
+    recipe: Recipe,
+    sets: Sequence[Any],
+    seed: int,
+    device: torch.device,
+    world: World,
+    dtype: torch.dtype,
+) -> tuple[ResidentLoader, ResidentLoader]:
+    """Return both loaders; all arms of one seed see the same order and crops."""
+    spec = recipe.data
+    _check_classes(recipe, sets[0].classes)
+    assert spec.size is not None
+    shared: dict[str, Any] = {
+        "device": device,
+        "rank": world.rank,
+        "world": world.size,
+        "dtype": dtype,
+        "memory_format": torch.channels_last if device.type == "cuda" else torch.contiguous_format,
+    }
+    kind: Any = StreamLoader if isinstance(sets[0], FileSet) else CropLoader
+    scale = (spec.scale[0], spec.scale[-1])
+    train = kind(
+        sets[0],
+        CropSettings(spec.size, train=spec.augment, scale=scale, lighting=spec.lighting),
+        batch_size=min(recipe.train.batch, len(sets[0])),
+        seed=seed,
+        shuffle=True,
+        drop_last=recipe.train.drop_last,
+        **shared,
+    )
+    test = kind(
+        sets[1],
+        CropSettings(spec.size, train=False),
+        batch_size=min(TEST_BATCH, len(sets[1])),
+        **shared,
+    )
+    return train, test
+
+
+def _check_classes(recipe: Recipe, classes: Sequence[str]) -> None:
+    wanted = recipe.model.options.get("classes", 1000)
+    if len(classes) != wanted:
+        raise ConfigError(
+            f"{recipe.name} is for {wanted} classes, but the image tree has {len(classes)} class "
+            "folders. Name another place with --data."
+        )
+
+
+def count_ranked(logits: Tensor, labels: Tensor, places: int = 5) -> Tensor:
+    """Return how many labels are among the largest logits of their image."""
+    best = logits.topk(min(places, logits.shape[1]), dim=1).indices
+    return (best == labels[:, None]).any(dim=1).sum()
