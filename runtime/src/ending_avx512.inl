@@ -4,6 +4,13 @@ inline __mmask16 lanes_of(int64_t left) {
     return left >= kLanes ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
 }
 
+// Whether a row is what most rows of a residual network are: added to a residual, kept, and written
+// as bits of whole words. Then nothing is asked pixel by pixel.
+inline bool is_plain(const FinishRow& row) {
+    return row.residual && row.kept && row.bits && !row.shift && !row.lowest &&
+           row.channels % kWordBits == 0;
+}
+
 // The end of sixteen channels: vectors in registers, one pixel after the other.
 template <Finish kind>
 struct Ending {
@@ -66,6 +73,18 @@ struct Ending {
             *word = signs;
         else
             reinterpret_cast<uint16_t*>(word)[channel / kLanes % 2] = signs;
+    }
+
+    inline __attribute__((always_inline)) void plain_pixel(const FinishRow& end, int64_t p,
+                                                           __m512i count) const {
+        const int32_t* base = end.base + end.classes[p] * end.base_pitch + channel;
+        __m512i dot = _mm512_sub_epi32(_mm512_loadu_si512(base), _mm512_add_epi32(count, count));
+        __m512 t = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale), bias);
+        int64_t place = p * end.output_pitch + channel;
+        t = activated(_mm512_add_ps(t, _mm512_loadu_ps(end.residual + place)));
+        _mm512_storeu_ps(end.output + place, t);
+        reinterpret_cast<uint16_t*>(end.bits + p * end.bits_pitch)[channel / kLanes] =
+            _mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_GE_OQ);
     }
 
     inline __attribute__((always_inline)) void pixel(const FinishRow& end, int64_t p,

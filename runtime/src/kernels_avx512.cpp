@@ -9,8 +9,48 @@ namespace {
 #include "kernels_common.inl"
 #include "ending_avx512.inl"
 
-constexpr int kXor3 = 0x96;   // a ^ b ^ c
-constexpr int kCarry = 0x3a;  // t ? ~n : s, for operands (t, n, s); see below
+// Four words of one pixel through two full adders. The compiler would copy a register for every
+// operand that an instruction overwrites, as many copies as operations; written out, each of them
+// overwrites what is not needed any more. 0x96 is a ^ b ^ c, 0x74 is t ? ~n : s for (s, t, n).
+inline __attribute__((always_inline)) void add_four(const uint32_t* x1, const uint32_t* x2,
+                                                    const uint32_t* x3, const uint32_t* x4,
+                                                    const __m512i* w, __m512i& pairs,
+                                                    __m512i& pending) {
+    __m512i t, n;
+    asm("vpbroadcastd %4, %2\n\t"
+        "vpternlogd $0x96, %8, %1, %2\n\t"
+        "vpbroadcastd %5, %3\n\t"
+        "vpternlogd $0x96, %9, %2, %3\n\t"
+        "vpternlogd $0x74, %3, %2, %1\n\t"
+        "vpopcntd %1, %1\n\t"
+        "vpaddd %1, %0, %0\n\t"
+        "vpbroadcastd %6, %2\n\t"
+        "vpternlogd $0x96, %10, %3, %2\n\t"
+        "vpbroadcastd %7, %1\n\t"
+        "vpternlogd $0x96, %11, %2, %1\n\t"
+        "vpternlogd $0x74, %1, %2, %3\n\t"
+        "vpopcntd %3, %3\n\t"
+        "vpaddd %3, %0, %0"
+        : "+v"(pairs), "+v"(pending), "=&v"(t), "=&v"(n)
+        : "m"(*x1), "m"(*x2), "m"(*x3), "m"(*x4), "v"(w[0]), "v"(w[1]), "v"(w[2]), "v"(w[3]));
+}
+
+// The last two words, if there are.
+inline __attribute__((always_inline)) void add_two(const uint32_t* x1, const uint32_t* x2,
+                                                   __m512i w1, __m512i w2, __m512i& pairs,
+                                                   __m512i& pending) {
+    __m512i t, n;
+    asm("vpbroadcastd %4, %2\n\t"
+        "vpternlogd $0x96, %6, %1, %2\n\t"
+        "vpbroadcastd %5, %3\n\t"
+        "vpternlogd $0x96, %7, %2, %3\n\t"
+        "vpternlogd $0x74, %3, %2, %1\n\t"
+        "vpopcntd %1, %1\n\t"
+        "vpaddd %1, %0, %0"
+        : "+v"(pairs), "+v"(pending), "=&v"(t), "=&v"(n)
+        : "m"(*x1), "m"(*x2), "v"(w1), "v"(w2));
+    pending = n;
+}
 
 // Counts of `pixels` x 16 filters. Two words at a time go through a full adder: with s the pending
 // ones and a = x1 ^ w1, b = x2 ^ w2,
@@ -24,21 +64,23 @@ inline __attribute__((always_inline)) void count_tile(const BinaryRow& row, cons
     const int64_t step = row.step, words = row.words;
     const int32_t* offsets = row.offsets;
     int64_t k = 0;
-    for (; k + 2 <= words; k += 2, weights += 2 * kLanes) {
-        __m512i w1 = _mm512_load_si512(weights);
-        __m512i w2 = _mm512_load_si512(weights + kLanes);
-        const uint32_t* x1 = input + offsets[k];
-        const uint32_t* x2 = input + offsets[k + 1];
+    for (; k + 4 <= words; k += 4, weights += 4 * kLanes) {
+        __m512i w[4];
+        for (int i = 0; i < 4; ++i) w[i] = _mm512_load_si512(weights + i * kLanes);
+        const uint32_t *x1 = input + offsets[k], *x2 = input + offsets[k + 1];
+        const uint32_t *x3 = input + offsets[k + 2], *x4 = input + offsets[k + 3];
 #pragma GCC unroll 8
-        for (int64_t p = 0; p < pixels; ++p) {
-            __m512i a = _mm512_set1_epi32(int32_t(x1[p * step]));
-            __m512i b = _mm512_set1_epi32(int32_t(x2[p * step]));
-            __m512i t = _mm512_ternarylogic_epi32(pending[p], w1, a, kXor3);
-            __m512i n = _mm512_ternarylogic_epi32(t, w2, b, kXor3);
-            __m512i carry = _mm512_ternarylogic_epi32(t, n, pending[p], kCarry);
-            pending[p] = n;
-            pairs[p] = _mm512_add_epi32(pairs[p], _mm512_popcnt_epi32(carry));
-        }
+        for (int64_t p = 0; p < pixels; ++p)
+            add_four(x1 + p * step, x2 + p * step, x3 + p * step, x4 + p * step, w, pairs[p],
+                     pending[p]);
+    }
+    if (k + 2 <= words) {
+        __m512i w1 = _mm512_load_si512(weights), w2 = _mm512_load_si512(weights + kLanes);
+        const uint32_t *x1 = input + offsets[k], *x2 = input + offsets[k + 1];
+#pragma GCC unroll 8
+        for (int64_t p = 0; p < pixels; ++p)
+            add_two(x1 + p * step, x2 + p * step, w1, w2, pairs[p], pending[p]);
+        k += 2, weights += 2 * kLanes;
     }
     for (int64_t p = 0; p < pixels; ++p) {
         __m512i total = _mm512_add_epi32(pairs[p], pairs[p]);
@@ -85,7 +127,7 @@ void binary_row(const BinaryRow& row) {
                                           row.counts + block * kLanes});
 }
 
-template <Finish kind>
+template <Finish kind, bool plain>
 struct FinishTile {
     const BinaryRow& row;
     const uint32_t* weights;
@@ -96,18 +138,26 @@ struct FinishTile {
         __m512i tile[pixels];
         count_tile<pixels>(row, row.input + first * row.step, weights, tile);
 #pragma GCC unroll 8
-        for (int64_t p = 0; p < pixels; ++p) ending.pixel(end, first + p, tile[p]);
+        for (int64_t p = 0; p < pixels; ++p)
+            plain ? ending.plain_pixel(end, first + p, tile[p])
+                  : ending.pixel(end, first + p, tile[p]);
     }
 };
 
-template <Finish kind>
-void binary_finish_kind(const BinaryRow& row, const FinishRow& call) {
+template <Finish kind, bool plain>
+void binary_finish_rows(const BinaryRow& row, const FinishRow& call) {
     const FinishRow end = call;
     for (int64_t block = 0; block < row.blocks; ++block) {
         const Ending<kind> ending(end, block * kLanes);
-        over_pixels(row.pixels,
-                    FinishTile<kind>{row, row.weights + block * row.words * kLanes, end, ending});
+        const uint32_t* weights = row.weights + block * row.words * kLanes;
+        over_pixels(row.pixels, FinishTile<kind, plain>{row, weights, end, ending});
     }
+}
+
+template <Finish kind>
+void binary_finish_kind(const BinaryRow& row, const FinishRow& end) {
+    is_plain(end) ? binary_finish_rows<kind, true>(row, end)
+                  : binary_finish_rows<kind, false>(row, end);
 }
 
 void binary_finish(const BinaryRow& row, const FinishRow& end) {
