@@ -173,6 +173,8 @@ def test_growth_is_said_for_pixels_and_batch():
         "4.0 times the batch take 3.9 times as long.",
     ]
     assert latency.growth([replace(one, size=None, batch=1) for one in rows]) == []
+    busy = [replace(one, load=5.0, processor_ms=float(one.batch)) for one in rows]
+    assert latency.growth(busy)[1] == "4.0 times the batch take 4.0 times as long."
 
 
 def test_sweep_figure_draws_sizes_and_batches():

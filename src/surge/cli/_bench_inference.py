@@ -145,7 +145,7 @@ def measure(
             differences = _differences(work, able, calls)
             pause = SPINNING if command.threads > 1 else 0.0
             timed = interleaved(calls, seconds=command.seconds, pause=pause)
-            load = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+            load = _load()
             steps = profile(next(c.path for c in able if c.engine == OURS), batch, command.threads)
             rows = [
                 replace(
@@ -231,6 +231,10 @@ def _row(
     )
 
 
+def _load() -> float | None:
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+
+
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
@@ -313,6 +317,7 @@ def _swept(
             yield [
                 replace(
                     _row(work.name, c, timed[c.engine], batch, command, work.layers),
+                    load=_load(),
                     hardware=place.hardware,
                     commit=place.commit,
                 )

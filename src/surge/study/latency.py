@@ -50,6 +50,12 @@ class Row:
     commit: str | None = None
 
     @property
+    def fair_ms(self) -> float:
+        """The latency, or the processor time where the machine was busy."""
+        busy = (self.load or 0.0) > QUIET and self.processor_ms
+        return self.processor_ms if busy and self.processor_ms else self.median_ms
+
+    @property
     def setting(self) -> tuple[object, ...]:
         """What rows must share to be compared."""
         return self.hardware, self.network, self.threads, self.batch, self.size
@@ -188,8 +194,8 @@ def growth(rows: Sequence[Row], engine: str = OURS) -> list[str]:
     """Say how the time of an engine grows with the pixels of an image and with the batch."""
     mine = [row for row in rows if row.engine == engine]
     points = {
-        "pixels": [(r.size**2, r.median_ms) for r in mine if r.batch == 1 and r.size],
-        "batch": [(r.batch, r.median_ms) for r in mine if r.size == mine[-1].size],
+        "pixels": [(r.size**2, r.fair_ms) for r in mine if r.batch == 1 and r.size],
+        "batch": [(r.batch, r.fair_ms) for r in mine if r.size == mine[-1].size],
     }
     said = []
     for what, found in points.items():

@@ -89,12 +89,13 @@ def draw_sweep(rows: Sequence[Row], name: str) -> Figure:
         figure, places = figures.new_figure(1, len(panels), panel=(4.4, 3.2))
         for axes, (label, mine, across) in zip(places, panels, strict=True):
             for engine in dict.fromkeys(row.engine for row in mine):
-                points = sorted((across(r), r.median_ms) for r in mine if r.engine == engine)
+                points = sorted((across(r), r.fair_ms) for r in mine if r.engine == engine)
                 xs, ys = zip(*points, strict=True)
                 axes.plot(xs, ys, "o-", color=colour(engine), label=engine, markersize=4)
                 axes.plot(xs, [ys[0] * x / xs[0] for x in xs], color=colour(engine), linewidth=0.6)
             axes.set_xlabel(label)
-            axes.set_ylabel("milliseconds, median")
+            busy = any(row.fair_ms != row.median_ms for row in mine)
+            axes.set_ylabel("processor time, ms, median" if busy else "milliseconds, median")
             axes.set_ylim(bottom=0)
         figures.panel_title(places[0], name, "thin: in proportion to the first point")
         places[-1].legend()
