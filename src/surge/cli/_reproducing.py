@@ -22,7 +22,8 @@ from surge.data import resolve_root
 from surge.data.glue import find_file, get_task
 from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
 from surge.recipes import get_recipe, list_recipes, overridden
-from surge.recipes.glue import start_of, teacher_of, with_model, with_start, with_teacher
+from surge.recipes.glue import with_model
+from surge.recipes.placing import start_of, teacher_of, with_start, with_teacher
 from surge.recipes.recipe import Recipe
 from surge.study import results
 from surge.study.queue import Job, fitting, folder_of, missing
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from surge.cli.reproduce import ReproduceCommand
 
-OVERRIDES = ("epochs", "held_out")
+OVERRIDES = ("epochs", "held_out", "size")
 
 
 def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
@@ -188,8 +189,8 @@ def _with_others(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> 
         if not RunFolder(path).begun:
             raise CheckpointMismatchError(
                 f"{job.recipe.name}, seed {job.seed} builds on {path}, which holds no checkpoint. "
-                f"Train it with: surge train {name} --model {command.model} --seed {job.seed} "
-                f"--out {path}"
+                f"Train it with: surge train {name} --seed {job.seed} --out {path}"
+                f"{'' if command.model is None else f' --model {command.model}'}"
             )
         return str(path)
 

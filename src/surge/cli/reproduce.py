@@ -20,11 +20,12 @@ class ReproduceCommand:
         surge reproduce digits
         surge reproduce cifar10 --rows resnet20-recu resnet20-recu-surge --seeds 0 1 2 --budget 9m
         surge reproduce cifar10 --table-only
+        surge reproduce imagenet --data /srv/imagenet --seeds 0
         surge reproduce glue --model bert --rows mrpc-bit mrpc-bit-surge --seeds 0 --budget 9m
     """
 
     table: Annotated[str, tyro.conf.Positional]
-    """digits, cifar10, common, glue."""
+    """digits, cifar10, common, imagenet, imagenette, glue."""
     rows: tuple[str, ...] = ()
     """Rows to run, also <row>-surge-<variant>; all rows of the table by default."""
     model: str | None = None
@@ -33,6 +34,8 @@ class ReproduceCommand:
     """Seeds to run; every row of a seed starts from the same weights and sees the same data."""
     epochs: int | None = None
     """Another number of epochs than the recipes say."""
+    size: int | None = None
+    """Side of the crops that networks see (imagenet, imagenette)."""
     held_out: bool = False
     """Test on 10 % of the training set instead of the test set."""
     budget: str | None = None
