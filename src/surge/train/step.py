@@ -4,6 +4,7 @@ Nothing here waits for the device or depends on values, so that a whole step can
 captured in a CUDA graph; sums of loss and hits stay on the device until an epoch ends.
 """
 
+import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -66,7 +67,26 @@ class ImageObjective:
 
 def compiled_step(forward: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a whole forward; many small kernels (one layer's weights each) are put together."""
-    return torch.compile(forward, fullgraph=True, options={"combo_kernels": True})
+    return torch.compile(_own_code(forward), fullgraph=True, options={"combo_kernels": True})
+
+
+def _own_code(method: Any) -> Any:
+    """Return a method with a code object of its own.
+
+    The compiler counts by code object how often it began anew, and gives up at the ninth time: the
+    runs of one process must not count together.
+    """
+    function = getattr(method, "__func__", None)
+    if function is None:
+        return method
+    copied = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    return types.MethodType(copied, method.__self__)
 
 
 class Sums:
