@@ -6,13 +6,15 @@ from pathlib import Path
 from surge.errors import ConfigError
 from surge.study.contenders import ENGINES
 from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, QUIET, Row, ratio, read
+from surge.study.workloads import NETWORKS
 
 BEGIN, END = "<!-- results:inference -->\n", "<!-- /results -->\n"
 
 
 def section(folder: Path) -> str:
     """Return the published table: one row per setting, one column per engine, ARM still open."""
-    rows = read(folder)
+    order = {name: place for place, name in enumerate(NETWORKS)}
+    rows = sorted(read(folder), key=lambda row: order.get(row.network, len(order)))
     settings: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         settings.setdefault(row.setting, []).append(row)
