@@ -47,6 +47,7 @@ class Executor {
     void average_row(const Node& node, const RowSource& in, int64_t y, int64_t pixels, float* out);
     void affine_row(const Node& node, int64_t y, float* out);
     FinishRow finish(const Node& node, int64_t y, int64_t column, float* out) const;
+    void write_to(float* output);
     void copy_out(float* output) const;
     // Calls task(index, worker), by several threads if the work is worth it.
     template <typename Task>
@@ -64,6 +65,7 @@ class Executor {
     const Kernels& kernels_;
     Workspace& workspace_;
     ThreadPool* pool_;
+    float* output_ = nullptr;  // where the result goes, if it needs no copy
 };
 
 }  // namespace surge
