@@ -268,7 +268,7 @@ def test_reproduce_says_which_teacher_is_gone(tmp_path, monkeypatch, bert, root,
     assert main([*words, "rte-bit", "rte-bit-surge"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "glue-rte-bit-surge, seed 0 builds on" in out
-    assert "surge train glue-rte-teacher --model" in out
+    assert "surge train glue-rte-teacher --seed 0" in out
 
 
 def test_binarybert_splits_its_ternary_stage(tmp_path, lively, root, teacher, capsys):
