@@ -138,6 +138,7 @@ class StreamLoader(CropLoader):
     def part(self, plan: EpochPlan, index: int) -> EpochPlan:
         """Put batch ``index`` of this rank into the window; the next ones are decoded meanwhile."""
         if self._next != (id(plan.permutation), index):
+            self._answers = iter(())  # ends its workers before others are forked
             tasks = self._tasks(plan, index)
             pinned = self.device.type == "cuda"
             self._answers = decoded(self._decoder, tasks, workers=self.workers, pinned=pinned)
@@ -148,6 +149,8 @@ class StreamLoader(CropLoader):
             window = slice(start, start + len(pixels))
             self.images[window].copy_(pixels, non_blocking=True)
             self.labels[window].copy_(labels, non_blocking=True)
+        if index + 1 == len(self):
+            self._answers = iter(())
         self._next = (id(plan.permutation), index + 1)
         self._plan = plan  # so that no other plan can have its identity
         rows = torch.arange(len(mine), device=self.device)

@@ -39,7 +39,8 @@ class WrongSizeError(DamagedDataError):
 def read_picture(path: Path) -> Image.Image:
     """Return a file as an RGB image; raises one of ``CORRUPT``."""
     with Image.open(path) as image:
-        return image.convert("RGB")
+        converted: Image.Image = image.convert("RGB")
+    return converted
 
 
 def central(image: Image.Image, resized: int, side: int) -> Image.Image:

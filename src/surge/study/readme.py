@@ -5,7 +5,7 @@ from pathlib import Path
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.study import latency_table, results
+from surge.study import latency_table, results, scaling
 from surge.study.results import Result, data_name
 from surge.study.tables import TableRow, make_rows, markdown, stored_rows
 
@@ -73,10 +73,13 @@ def renew(path: Path, folder: Path) -> None:
 
 
 def renew_all(root: Path) -> None:
-    """Rewrite the tables of README.md and of docs/deploying.md in place."""
+    """Rewrite the tables of README.md and of the pages in docs in place."""
     stored = root / "results"
     renew(root / "README.md", stored)
     page = root / "docs" / "deploying.md"
     page.write_text(
         latency_table.renewed(page.read_text(encoding="utf-8"), stored), encoding="utf-8"
     )
+    page = root / "docs" / "distributed.md"
+    if page.exists():
+        page.write_text(scaling.renewed(page.read_text(encoding="utf-8"), stored), encoding="utf-8")

@@ -18,7 +18,13 @@ from surge.compensation import compensate_
 from surge.convert import binarize_
 from surge.errors import ConfigError, did_you_mean
 from surge.layers.hooks import extra_loss, on_epoch, on_step
-from surge.models import bireal_resnet18, resnet18_cifar, resnet20, vgg_small
+from surge.models import (
+    bireal_resnet18,
+    reactnet_resnet18,
+    resnet18_cifar,
+    resnet20,
+    vgg_small,
+)
 from surge.recipes.variants import options_of
 from surge.train.step import compiled_step
 
@@ -61,6 +67,12 @@ NETWORKS = {
     "vggsmall": Network(vgg_small, "recu", (3, 32, 32), 256, 10),
     "resnet18-224": Network(
         bireal_resnet18, "bireal", (3, 224, 224), 256, 1000, adam=True, skip=("*downsample*",)
+    ),
+    "reactnet-224": Network(
+        reactnet_resnet18, "reactnet", (3, 224, 224), 256, 1000, adam=True, skip=("*downsample*",)
+    ),
+    "rbonn-224": Network(
+        reactnet_resnet18, "rbonn", (3, 224, 224), 256, 1000, adam=True, skip=("*downsample*",)
     ),
     "bert-base": Network(_bert, "bit", (3, 128), 32, 2, adam=True),
 }

@@ -19,11 +19,11 @@ class _Synced(_BatchNorm):
         dims = [d for d in range(x.dim()) if d != 1]
         shape = [1, -1, *(1 for _ in dims[1:])]
         count = torch.full((1,), x.numel() / x.shape[1], dtype=x.dtype, device=x.device)
-        sums = cast(Tensor, all_reduce(torch.cat([x.sum(dims), count])))
+        sums = _summed(torch.cat([x.sum(dims), count]))
         total = sums[-1].detach()
         mean = sums[:-1] / total
         away = x - mean.view(shape)
-        variance = cast(Tensor, all_reduce(away.square().sum(dims))) / total
+        variance = _summed(away.square().sum(dims)) / total
         self._track(mean.detach(), variance.detach(), total)
         y = away * (variance.view(shape) + self.eps).rsqrt()
         y = y * self.weight.view(shape) + self.bias.view(shape)
@@ -38,6 +38,11 @@ class _Synced(_BatchNorm):
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), self.momentum)
         unbiased = variance * count / (count - 1)
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), self.momentum)
+
+
+def _summed(values: Tensor) -> Tensor:
+    """Return the sum over all processes; gradients are summed likewise."""
+    return cast(Tensor, all_reduce(values))  # type: ignore[no-untyped-call]
 
 
 class SyncBatchNorm1d(_Synced, nn.BatchNorm1d):

@@ -1,0 +1,78 @@
+"""The table on paper against its own formula, and the page that shows it."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from surge.compensation import compensate_
+from surge.convert import binarize_
+from surge.errors import ConfigError
+from surge.models import reactnet_resnet18
+from surge.recipes import get_recipe
+from surge.recipes.variants import options_of
+from surge.study import scaling
+
+PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
+
+
+def store(folder, **changes):
+    row = {"network": "reactnet-224", "mode": "compiled", "variant": "plain", "batch": 256}
+    row |= {"step_ms": 36.0, "hardware": "GPU X", "torch": "2.13"}
+    with (folder / "training.jsonl").open("a") as file:
+        file.write(json.dumps({**row, **changes}) + "\n")
+
+
+def test_exchange_is_that_of_a_ring():
+    assert scaling.ring_seconds(1000, 1) == 0
+    assert scaling.ring_seconds(3 * 10**11, 8) == pytest.approx(2 * 7 / 8)
+    assert scaling.ring_seconds(4 * 10**10, 64) == pytest.approx(2 * 63 / 64)
+    with pytest.raises(ConfigError, match="gpus=0"):
+        scaling.ring_seconds(1, 0)
+
+
+def test_prediction_by_hand():
+    """626 steps an epoch, 200 epochs."""
+    made = scaling.predict(0.036, 256, 11_704_424, 8)
+    exchange = 2 * 7 / 8 * 4 * 11_704_424 / 300e9
+    assert made.batch == 2048
+    assert (made.hidden, made.bare) == pytest.approx((0.036, 0.036 + exchange))
+    assert made.hours(made.hidden) == pytest.approx(200 * 626 * 0.036 / 3600)
+
+
+@pytest.mark.parametrize("variant", ["plain", "surge", "1x1"])
+def test_bytes_are_those_of_the_real_network(variant):
+    model = reactnet_resnet18()
+    binarize_(model, "reactnet", skip=("*downsample*",))
+    if variant != "plain":
+        options = vars(options_of("" if variant == "surge" else variant))
+        compensate_(model, **options, example_input=torch.zeros(2, 3, 64, 64))
+    learned = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert learned == scaling.PARAMETERS[variant]
+
+
+def test_epochs_are_the_recipes():
+    assert get_recipe("imagenet-onestage-reactnet-surge").train.epochs == scaling.EPOCHS
+
+
+def test_table_is_open_without_measurements_and_filled_with_them(tmp_path):
+    empty = scaling.section(tmp_path)
+    assert empty.count("open | open") == 9 and "times are open" in empty
+    store(tmp_path, step_ms=99.0)
+    store(tmp_path)
+    store(tmp_path, mode="captured", variant="surge")
+    filled = scaling.section(tmp_path)
+    assert filled.count("open | open") == 6
+    assert "| ReActNet | 8 | 2,048 | 46.8 | 0.27 | 36.00 to 36.27 | 1.25 to 1.26 |" in filled
+    assert "Steps measured on one GPU X, torch 2.13" in filled
+
+
+def test_page_shows_what_is_stored():
+    text = PAGE.read_text(encoding="utf-8")
+    assert scaling.renewed(text, PAGE.parents[1] / "results") == text
+
+
+def test_page_without_markers_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="results:scaling"):
+        scaling.renewed("nothing", tmp_path)
