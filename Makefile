@@ -9,7 +9,7 @@ STAMP := $(VENV)/.setup
 ENGINE := runtime/pyproject.toml runtime/CMakeLists.txt $(wildcard runtime/src/* runtime/include/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint format test test-gpu demo tables clean
+.PHONY: help setup lint format test test-gpu demo docs figures tables clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,8 +54,15 @@ test-gpu:  ## the tests that need a CUDA GPU; PYTHON=python3 uses your own torch
 demo: setup  ## the toy study, binary networks on real digits, a report page
 	$(BIN)/surge demo
 
-tables: setup  ## renew the tables of README.md and docs/deploying.md from results/
+figures: setup  ## renew the numbers in results/figures from the runs in results/runs
+	$(BIN)/surge report results/runs/* --figures results/figures --out build/report.html
+
+docs: setup  ## build the documentation as a site in build/site; a warning is an error
+	$(BIN)/mkdocs build --strict --site-dir build/site
+
+tables: setup  ## renew the tables of README.md and of docs/ from results/
 	$(BIN)/python -c 'from pathlib import Path; from surge.study.readme import renew_all; renew_all(Path())'
+	$(BIN)/python -c 'from pathlib import Path; from surge.study.claims import renew; renew(Path())'
 
 clean:  ## remove the environment, caches and build outputs
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

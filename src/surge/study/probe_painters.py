@@ -52,7 +52,7 @@ def _columns(rows: Points, *keys: str) -> list[list[Any]]:
 def _band(axes: Axes, rows: Points, colour: str, **line: Any) -> None:
     epoch, low, mean, high = _columns(rows, "epoch", "low", "mean", "high")
     axes.fill_between(epoch, low, high, color=colour, alpha=0.13, linewidth=0)
-    marker = {"marker": "o", "markersize": 3.0} if len(rows) < 3 else {}
+    marker: dict[str, Any] = {"marker": "o", "markersize": 3.0} if len(rows) < 3 else {}
     axes.plot(epoch, mean, color=colour, **marker, **line)
 
 
@@ -132,8 +132,8 @@ def heat_map(axes: Axes, rows: Points) -> None:
     table = np.zeros(shape)
     for row in rows:
         table[row["channel"], row["position"]] = abs(row["value"])
-    cold = ListedColormap(colormaps["viridis"](np.linspace(0.0, 1.0, 128)))
-    cold.set_bad(COLOURS["pale"])
+    shades = colormaps["viridis"](np.linspace(0.0, 1.0, 128))
+    cold = ListedColormap(shades).with_extremes(bad=COLOURS["pale"])
     masked = np.ma.masked_equal(table, 0.0)
     ends = np.log10([rows[0]["smallest"], rows[0]["largest"]])
     drawn = axes.imshow(
@@ -145,7 +145,7 @@ def heat_map(axes: Axes, rows: Points) -> None:
     clipped = float(np.mean([row["clipped"] for row in rows]))
     axes.set(xlabel="position", ylabel="channel")
     words = f"{rows[0]['layer']}: clipped {clipped:.0%}, exactly zero {empty:.0%}"
-    axes.set_title(words, fontsize=8.5, weight="normal")
+    axes.set_title(words, fontsize=8.5, weight="normal", loc="right")
     axes.grid(visible=False)
 
 
@@ -157,7 +157,7 @@ def _both(axes: Axes, rows: Points, key: str) -> None:
         colour, dashes = _PATHS[series]
         label = f"{series} SURGE, {mine[0]['zero']:.1%} zero"
         high, value = _columns(mine, "log10_high", key)
-        look = {"color": COLOURS[colour], "linestyle": dashes, "linewidth": 1.6}
+        look: dict[str, Any] = {"color": COLOURS[colour], "linestyle": dashes, "linewidth": 1.6}
         axes.plot(high, value, drawstyle="steps-pre", label=label, **look)
 
 
@@ -181,7 +181,7 @@ def weights(axes: Axes, rows: Points) -> None:
         weight, density = _columns(found[arm], "weight", "density")
         label = f"{arm}: {found[arm][0]['near_zero']:.2%} near zero"
         axes.plot(weight, density, label=label, **style.line())
-    axes.set_title(str(rows[0]["layer"]), fontsize=8.5, weight="normal")
+    axes.set_title(str(rows[0]["layer"]), fontsize=8.5, weight="normal", loc="right")
     _finish(axes, x="w / standard deviation", y="density")
 
 
@@ -218,4 +218,4 @@ def sweep(axes: Axes, rows: Points, key: str) -> None:
     axes.set_xscale("log")
     _finish(axes, x=key.replace("_", " "), y="%")
     if len({row["row"] for row in rows}) == 1:
-        axes.set_title(str(rows[0]["row"]), fontsize=8.5, weight="normal")
+        axes.set_title(str(rows[0]["row"]), fontsize=8.5, weight="normal", loc="right")

@@ -83,9 +83,10 @@ class Probe:
         for name, layer in self.layers.items():
 
             def enter(module: nn.Module, args: Any, name: str = name) -> None:
-                path = getattr(module, "auxiliary", None)
-                high = isinstance(path, AuxiliaryPath) and path.options.aux_input == "above_clamp"
-                inputs[name] = (args[0].detach(), path._preactivation().detach() if high else None)
+                path, above = getattr(module, "auxiliary", None), None
+                if isinstance(path, AuxiliaryPath) and path.options.aux_input == "above_clamp":
+                    above = path._preactivation().detach()
+                inputs[name] = (args[0].detach(), above)
 
             def leave(_module: nn.Module, _args: Any, output: Tensor, name: str = name) -> None:
                 outputs[name] = output

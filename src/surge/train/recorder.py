@@ -96,7 +96,7 @@ class Recorder:
         if not any(isinstance(path, AuxiliaryPath) for path in compensation.paths.values()):
             return {}
         losses = [
-            (lambda part=part: self._loss(part))  # type: ignore[misc]
+            (lambda part=part: self._loss(part))
             for part in islice(self._parts(THEOREM_SAMPLES), THEOREM_BATCHES)
         ]
         with _undisturbed(model):

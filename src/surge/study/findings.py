@@ -1,0 +1,244 @@
+"""Every claim of the paper beside what was measured here: ``docs/findings.md`` is made from this.
+
+Numbers come from ``results/`` alone. Verdicts follow from them; the words about a cause are written
+by hand for the verdict that they explain, and are left out as soon as another one is found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from surge.errors import ConfigError
+from surge.recipes import get_recipe
+from surge.study import results
+from surge.study.results import data_name
+from surge.study.statistics import Estimate, estimate
+from surge.study.stored_runs import StoredRun, number, open_run
+from surge.study.tables import make_rows
+
+BEGIN, END = "<!-- findings -->\n", "<!-- /findings -->\n"
+REPRODUCED, NOT, OPPOSITE = "reproduced", "not reproduced", "the opposite"
+OPEN, UNTESTABLE = "open", "not testable here"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found: in words with n and interval, and what follows from it."""
+
+    words: str
+    verdict: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One claim of the paper."""
+
+    claim: str
+    measure: Callable[[Stored], Measured]
+    causes: tuple[tuple[str, str], ...] = ()
+    """(verdict, why): shown while that is the verdict."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Everything that is stored."""
+
+    folder: Path
+    runs: Sequence[StoredRun]
+
+    def arm(self, name: str) -> list[StoredRun]:
+        """Return the finished runs of a recipe."""
+        return [run for run in self.runs if run.arm == name and run.finished]
+
+
+def judged(value: Estimate | None, unit: str, *, claimed: int = 1) -> Measured:
+    """Say what a paired difference means for a claim about its sign.
+
+    >>> judged(Estimate(3, 0.5, 0.1, 0.25), " points").verdict
+    'reproduced'
+    """
+    if value is None:
+        return Measured("nothing stored yet", OPEN)
+    if value.n < 3:
+        pairs = "1 pair" if value.n == 1 else f"{value.n} pairs"
+        return Measured(f"{value.mean:+.2f}{unit} ({pairs}: too few)", OPEN)
+    low, high = value.interval
+    words = f"{value.mean:+.3g}{unit} [{low:+.3g}, {high:+.3g}], n = {value.n}"
+    if low * claimed > 0 and high * claimed > 0:
+        return Measured(words, REPRODUCED)
+    return Measured(words, OPPOSITE if low * claimed < 0 and high * claimed < 0 else NOT)
+
+
+def gain(model: str, *, base: str = "recu", table: str = "cifar10") -> Callable[[Stored], Measured]:
+    """Measure a row with SURGE minus the same without, as the recipe has it."""
+
+    def measure(stored: Stored) -> Measured:
+        recipe = get_recipe(f"{table}-{model}-{base}-surge")
+        data = data_name(recipe)
+        kept = [r for r in results.read(stored.folder, table) if r.data == data and not r.setting]
+        (row,) = make_rows([recipe], kept)
+        return judged(row.difference, " points")
+
+    return measure
+
+
+def paired(
+    first: str,
+    second: str,
+    unit: str,
+    value: Callable[[StoredRun], float | None],
+    *,
+    claimed: int = 1,
+) -> Callable[[Stored], Measured]:
+    """Measure a number of two arms, seed by seed."""
+
+    def measure(stored: Stored) -> Measured:
+        ours, theirs = (
+            {run.seed: found for run in stored.arm(arm) if (found := value(run)) is not None}
+            for arm in (first, second)
+        )
+        pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+        return judged(estimate(pairs) if pairs else None, unit, claimed=claimed)
+
+    return measure
+
+
+def near_zero(run: StoredRun) -> float | None:
+    """Return the share of weights near zero in the last record, in percent."""
+    layers = run.records[-1]["layers"].values() if run.records else ()
+    shares = [100 * layer["near_zero"] for layer in layers]
+    return sum(shares) / len(shares) if shares else None
+
+
+def flips(run: StoredRun) -> float | None:
+    """Return the share of bits that flip in an epoch of the second half, in percent."""
+    late = [number(row.get("flips")) for row in run.epochs[len(run.epochs) // 2 :]]
+    known = [value for value in late if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def over_records(run: StoredRun, key: str, *, part: str = "layers") -> float | None:
+    """Return the mean of a recorded number over layers and recorded epochs."""
+    found = [
+        number(layer.get(key)) for record in run.records for layer in record.get(part, {}).values()
+    ]
+    known = [value for value in found if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+DIGITS = "digits-cnn-recu"
+
+
+def level(
+    key: str, low: float, high: float, *, part: str = "layers"
+) -> Callable[[Stored], Measured]:
+    """Measure the mean of a recorded number, and whether its interval lies where it should."""
+
+    def measure(stored: Stored) -> Measured:
+        found = [over_records(run, key, part=part) for run in stored.arm(f"{DIGITS}-surge")]
+        values = [value for value in found if value is not None]
+        if len(values) < 3:
+            return Measured("too few runs are stored", OPEN)
+        mean = estimate(values)
+        ends = mean.interval
+        words = f"{mean.mean:.3g} [{ends[0]:.3g}, {ends[1]:.3g}], n = {mean.n} runs"
+        inside = low <= ends[0] and ends[1] <= high
+        below_zero = low > 0 and ends[1] < 0
+        return Measured(words, REPRODUCED if inside else OPPOSITE if below_zero else NOT)
+
+    return measure
+
+
+def near_optimum(stored: Stored) -> Measured:
+    """The share of layers and epochs where AGS's scale brings the gradient closer to g*."""
+    shares = []
+    for run in stored.arm(f"{DIGITS}-surge"):
+        helped = [
+            layer["cosine_total"] > layer["cosine_main"]
+            for record in run.records
+            for layer in record.get("theorem", {}).values()
+            if None not in (layer["cosine_total"], layer["cosine_main"])
+        ]
+        if helped:
+            shares.append(100 * sum(helped) / len(helped))
+    if len(shares) < 3:
+        return Measured("too few runs are stored", OPEN)
+    found = estimate(shares)
+    low, high = found.interval
+    words = (
+        f"closer to g* in {found.mean:.0f} % [{low:.0f}, {high:.0f}] of layers and epochs, "
+        f"n = {found.n} runs; chance is 50 %"
+    )
+    return Measured(words, REPRODUCED if low > 50 else OPPOSITE if high < 50 else NOT)
+
+
+def toy(claim: str) -> Callable[[Stored], Measured]:
+    """Count the answers that 30 seeds of the toy problem give."""
+
+    def measure(stored: Stored) -> Measured:
+        path = stored.folder / "toy-claims.json"
+        if not path.exists():
+            return Measured("nothing stored yet", OPEN)
+        answers = [row for row in json.loads(path.read_text()) if row["claim"] == claim]
+        if not answers:
+            raise ConfigError(f'{path} has no claim "{claim}".')
+        verdicts = [row["verdict"] for row in answers]
+        n = answers[0]["n"]
+        if len(answers) > 2:
+            counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
+            words = f"of {len(answers)} answers {counts}; n = {n} seeds"
+        else:
+            words = "; ".join(_difference(row) for row in answers) + f"; n = {n} seeds"
+        if all(verdict == "supported" for verdict in verdicts):
+            return Measured(words, REPRODUCED)
+        return Measured(words, OPPOSITE if set(verdicts) == {"opposite"} else NOT)
+
+    return measure
+
+
+def _difference(row: Mapping[str, Any]) -> str:
+    ends = f"[{row['low']:+.3g}, {row['high']:+.3g}]"
+    return f"{row['first']} minus {row['second']}: {row['difference']:+.3g} {ends}"
+
+
+def said(words: str, verdict: str) -> Callable[[Stored], Measured]:
+    """Return what needs no measurement."""
+    return lambda stored: Measured(words, verdict)
+
+
+def renewed(text: str, folder: Path, findings: Sequence[Finding]) -> str:
+    """Return the page with its table made anew.
+
+    Raises:
+        ConfigError: the two markers are not there, once each and in order.
+    """
+    before, found, rest = text.partition(BEGIN)
+    _, closed, after = rest.partition(END)
+    if not found or not closed or BEGIN in rest or END in after:
+        raise ConfigError(f"findings.md needs one {BEGIN.strip()} and, below it, {END.strip()}.")
+    return f"{before}{BEGIN}{markdown(folder, findings)}{END}{after}"
+
+
+def read(folder: Path) -> Stored:
+    """Return what is stored, runs included."""
+    kept = sorted(path for path in (folder / "runs").glob("*") if (path / "config.yaml").exists())
+    return Stored(folder, [open_run(path) for path in kept])
+
+
+def markdown(folder: Path, findings: Sequence[Finding]) -> str:
+    """Return the table: claim, measurement, verdict, cause."""
+    stored = read(folder)
+    lines = [
+        "| the paper says | measured here | verdict | cause |",
+        "| --- | --- | --- | --- |",
+    ]
+    for finding in findings:
+        found = finding.measure(stored)
+        cause = dict(finding.causes).get(found.verdict, "")
+        cells = (finding.claim, found.words, f"**{found.verdict}**", cause)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"

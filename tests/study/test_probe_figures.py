@@ -1,0 +1,151 @@
+"""The study's figures: their rows from made-up records, and the committed ones from stored runs."""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from surge.study import figures, probe_figures, probe_rows
+from surge.study.stored_runs import StoredRun, open_run
+from tests.study.run_folders import write_run
+from tests.study.stored import result
+
+ROOT = Path(__file__).parents[2]
+STORED = sorted((ROOT / "results" / "runs").iterdir())
+COMMITTED = sorted((ROOT / "results" / "figures").glob("*.csv"))
+SURGE = "digits-cnn-recu-surge"
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return [open_run(path) for path in STORED]
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_committed_numbers_are_what_stored_runs_give(path, stored, tmp_path):
+    rows = probe_figures.FIGURES[path.stem].rows(stored)
+    again = figures.write_csv(rows, tmp_path / path.name)
+    assert again.read_text() == path.read_text(), "run: make figures"
+
+
+def test_every_figure_is_committed():
+    assert {path.stem for path in COMMITTED} == set(probe_figures.FIGURES)
+
+
+@pytest.mark.parametrize("name", ["gradient-map", "optimal-scale", "weight-distribution", "norms"])
+def test_figures_have_a_panel_per_group(name, stored):
+    rows = probe_figures.FIGURES[name].rows(stored)
+    drawn = probe_figures.panels(name, rows)
+    sheet = probe_figures.draw(name, rows)
+    shown = [axes for axes in sheet.axes if axes.axison and axes.get_label() != "<colorbar>"]
+    assert len(shown) == len(drawn) > 0
+    for figure in drawn.values():
+        assert figure.axes[0].has_data()
+
+
+def record(epoch, **fields):
+    layer = {
+        "near_zero": 0.1,
+        "weights": [0] * 31 + [3, 1] + [0] * 31,
+        "gradient_main": {"zeros": 6, "counts": [0] * 40 + [2, 2] + [0] * 14},
+        "gradient_total": {"zeros": 0, "counts": [0] * 40 + [8, 2] + [0] * 14},
+        **fields,
+    }
+    return {"epoch": epoch, "layers": {"a": layer, "b": {**layer, "near_zero": 0.3}}}
+
+
+def made_up(tmp_path, *, seed=0, row=SURGE, **fields):
+    run = open_run(write_run(tmp_path, row, seed=seed))
+    records = [record(epoch, **fields) for epoch in (0, 19)]
+    return StoredRun(run.path, run.recipe, run.environment, run.epochs, records, {})
+
+
+def test_curves_are_mean_and_range_over_the_seeds(tmp_path):
+    runs = [made_up(tmp_path, seed=seed, scale=0.1 + 0.2 * seed) for seed in (0, 1)]
+    rows = probe_rows.scale(runs)
+    assert len(rows) == 4
+    assert [(row["layer"], row["epoch"]) for row in rows] == [
+        ("a", 1), ("a", 20), ("b", 1), ("b", 20),
+    ]  # fmt: skip
+    assert rows[0]["n"] == 2
+    assert (rows[0]["low"], rows[0]["mean"], rows[0]["high"]) == pytest.approx((0.1, 0.2, 0.3))
+
+
+def test_injected_norm_is_scale_times_norm(tmp_path):
+    rows = probe_rows.norms([made_up(tmp_path, auxiliary_norm=4.0, main_norm=1.0, scale=0.5)])
+    values = {row["series"]: row["mean"] for row in rows}
+    assert values == {"|g_b|": 1.0, "|g_a|": 4.0, "|scale g_a|": 2.0}
+
+
+def test_missing_values_leave_gaps(tmp_path):
+    assert probe_rows.input_cosine([made_up(tmp_path, input_cosine=None)]) == []
+    run = made_up(tmp_path, row="digits-cnn-recu")
+    assert probe_rows.dose([run]) == []
+
+
+def test_cumulative_share_begins_at_the_zeros(tmp_path):
+    rows = probe_rows.gradient_histogram([made_up(tmp_path)])
+    without = [row for row in rows if row["series"] == "without" and row["layer"] == "a"]
+    assert [row["cumulative"] for row in without] == [0.8, 1.0]
+    assert [row["share"] for row in without] == [0.2, 0.2]
+    assert {row["zero"] for row in without} == {0.6}
+    with_surge = [row for row in rows if row["series"] == "with" and row["layer"] == "a"]
+    assert [row["cumulative"] for row in with_surge] == [0.8, 1.0]
+    assert with_surge[0]["zero"] == 0.0
+
+
+def test_weight_density_has_area_one(tmp_path):
+    rows = probe_rows.weight_histogram([made_up(tmp_path)])
+    width = rows[1]["weight"] - rows[0]["weight"]
+    assert sum(row["density"] for row in rows) * width == pytest.approx(1.0)
+    assert {row["layer"] for row in rows} == {"b"}
+
+
+def test_near_zero_is_the_mean_over_layers_in_percent(tmp_path):
+    rows = probe_rows.near_zero([made_up(tmp_path)])
+    assert [row["mean"] for row in rows] == pytest.approx([20.0, 20.0])
+
+
+def test_time_adds_up(tmp_path):
+    rows = probe_rows.accuracy_against_time([open_run(write_run(tmp_path))])
+    assert rows[-1]["seconds"] == 30.0 and rows[-1]["value"] == 96.0
+
+
+def test_map_shows_the_first_run_with_surge(tmp_path):
+    run = made_up(tmp_path)
+    arrays = {
+        "clipped": np.array([[True, False]]),
+        "without": np.array([[0.0, 2.0]]),
+        "with": np.array([[0.5, 2.5]]),
+    }
+    run = StoredRun(run.path, run.recipe, run.environment, run.epochs, run.records, {19: arrays})
+    rows = probe_rows.gradient_map([run])
+    assert [(row["clipped"], row["without"], row["with"]) for row in rows] == [
+        (1, 0.0, 0.5),
+        (0, 2.0, 2.5),
+    ]
+    drawn = probe_figures.panels("gradient-map", rows)
+    assert list(drawn) == ["without SURGE", "with SURGE"]
+    title = drawn["without SURGE"].axes[0].get_title(loc="right")
+    assert "clipped 50%, exactly zero 50%" in title
+
+
+def test_sweep_has_a_point_per_run_with_the_setting(tmp_path):
+    results = [
+        result("resnet20-recu-surge", seed, 80 + seed + eta, overrides={"eta": eta})
+        for eta in (0.1, 0.01)
+        for seed in (0, 1)
+    ]
+    results.append(result("resnet20-recu-surge"))
+    rows = probe_rows.sweep(results, "eta")
+    assert [row["eta"] for row in rows] == [0.01, 0.01, 0.1, 0.1]
+    written = probe_figures.write_sweeps(results, tmp_path)
+    assert [path.name for path in written] == ["sweep-eta.png", "sweep-eta.csv"]
+    text = (tmp_path / "sweep-eta.csv").read_text()
+    assert len(list(csv.DictReader(io.StringIO(text)))) == 4
+    (axes,) = probe_figures.draw_sweep(rows, "eta").axes
+    assert (
+        axes.get_xscale() == "log" and axes.get_title(loc="right") == "cifar10-resnet20-recu-surge"
+    )
