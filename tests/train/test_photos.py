@@ -8,9 +8,12 @@ from functools import partial
 import pytest
 import torch
 
+from surge.cli import main
 from surge.errors import ConfigError, DataNotFoundError
 from surge.recipes import get_recipe, list_recipes
 from surge.train import build, checkpoint, photos
+from surge.train.distributed import World
+from surge.train.evaluate import evaluate_run
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder
 from tests.data.trees import make_tree
@@ -165,3 +168,38 @@ def test_wrong_resolution_is_answered_in_one_line(tmp_path, capsys):
 def test_no_data_at_all(tmp_path):
     with pytest.raises(DataNotFoundError, match="imagenette96"):
         build.load_sets(get_recipe("imagenette-onestage-bireal").data, tmp_path)
+
+
+def test_evaluate_says_what_the_last_epoch_did(tmp_path, data_dir, capsys):
+    assert train("imagenette-onestage-bireal", data=data_dir, out=tmp_path, limit=30) == 0
+    (row,) = metrics(tmp_path)
+    capsys.readouterr()
+    words = ["evaluate", tmp_path / "run", "--data", data_dir, "--device", "cpu"]
+    with narrow():
+        assert main([str(word) for word in words]) == 0
+    said = f"top-1 {row['test_top1']:.2f} %, top-5 {row['test_top5']:.2f} % on 30 images"
+    assert said in capsys.readouterr().out
+
+
+def test_evaluate_reads_files_too(tmp_path):
+    recipe = small("imagenet-onestage-bireal")
+    make_tree(tmp_path / "tree", train=4, size=(40, 44))
+    environment = {"seed": 0}
+    folder = RunFolder.create(tmp_path / "run", recipe, environment)
+    sets = build.load_sets(recipe.data, tmp_path / "tree")
+    outcome = trainer(folder.path, recipe, sets).run()
+    with narrow():
+        found = evaluate_run(folder.path, tmp_path / "tree", CPU)
+    assert found.top1 == pytest.approx(outcome.last) and found.top5 == 100
+    assert found.classes == ("ant", "bee", "cat")
+
+
+def test_middle_is_what_the_test_loader_shows(tmp_path):
+    recipe = small("imagenet-onestage-bireal", stored=40)
+    make_tree(tmp_path, size=(40, 40))
+    sets = build.load_sets(recipe.data, tmp_path)
+    _, loader = build.make_loaders(recipe, sets, 0, CPU, World())
+    shown, _ = next(iter(loader))
+    scale, shift = sets[1].normalization.constants()
+    levels = (shown - shift) / scale
+    assert (photos.middle_of(sets[1], 32).images - levels).abs().max() < 0.51

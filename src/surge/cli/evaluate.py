@@ -51,7 +51,7 @@ class EvaluateCommand:
             console.print(note, style="yellow", markup=False, soft_wrap=True)
         name = f"{found.recipe.name}, seed {found.seed}"
         facts = (
-            f"top-1 {found.top1:.2f} % on {int(found.confusion.sum())} images "
+            f"top-1 {found.top1:.2f} %{_top5(found.top5)} on {int(found.confusion.sum())} images "
             f"({data_name(found.recipe)}), after epoch {found.epochs} of "
             f"{found.recipe.train.epochs}"
         )
@@ -84,6 +84,10 @@ class EvaluateCommand:
             soft_wrap=True,
         )
         return 0
+
+
+def _top5(value: float | None) -> str:
+    return "" if value is None else f", top-5 {value:.2f} %"
 
 
 def _shown(row: dict[str, object]) -> dict[str, object]:

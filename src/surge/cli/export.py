@@ -100,6 +100,8 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
         state, sentences = load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
         accuracy, seed = _accuracy(folder, int(state["epoch"])), int(environment["seed"])
     example, facts = _data_facts(recipe.data.name)
+    if recipe.data.size is not None:
+        example = torch.zeros(1, 3, recipe.data.size, recipe.data.size)
     model, _ = build_network(recipe, seed, example)
     model.load_state_dict(state["model"])
     if any(layer.auxiliary is not None for _, layer in binary_layers(model)):
@@ -135,10 +137,13 @@ def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> 
     from surge.errors import ConfigError
     from surge.pretrained import add_facts, engine_accuracy, torch_accuracy
     from surge.train.build import load_sets
+    from surge.train.photos import middle_of
 
     _, images = load_sets(recipe.data, resolve_root(data, os.environ))
     if not isinstance(images, ImageSet):
-        raise ConfigError(f"--measure tests on images; {recipe.data.name} has none.")
+        raise ConfigError(f"--measure needs images in memory; {recipe.data.name} has none there.")
+    if recipe.data.size is not None:
+        images = middle_of(images, recipe.data.size)
     engine, reference = engine_accuracy(path, images), torch_accuracy(model, images)
     add_facts(
         path,
@@ -160,10 +165,13 @@ def _data_facts(name: str) -> tuple[Any, dict[str, Any]]:
     import torch
 
     from surge.data.cifar10 import CLASSES
+    from surge.data.folders import IMAGENETTE
     from surge.data.imageset import HALF, IMAGENET
     from surge.errors import ExportError
 
-    known = {
+    known: dict[str, Any] = {
+        "imagenet": ((3, 224, 224), tuple(str(number) for number in range(1000)), IMAGENET),
+        "imagenette": ((3, 224, 224), IMAGENETTE, IMAGENET),
         "cifar10": ((3, 32, 32), CLASSES, IMAGENET),
         "digits": ((1, 8, 8), tuple(str(digit) for digit in range(10)), HALF),
     }

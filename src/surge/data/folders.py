@@ -15,6 +15,12 @@ from surge.errors import DataNotFoundError
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".webp")
 """Endings of image files, in any case."""
 
+IMAGENETTE = (
+    *("tench", "English springer", "cassette player", "chain saw", "church"),
+    *("French horn", "garbage truck", "gas pump", "golf ball", "parachute"),
+)
+"""What Imagenette's ten class folders show, in their order."""
+
 
 @dataclass(frozen=True, eq=False)
 class FileSet:

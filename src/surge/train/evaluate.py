@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from surge.data import ImageSet
+from surge.data.textset import TextSet
 from surge.errors import CheckpointMismatchError, ConfigError
 from surge.recipes.recipe import Recipe
 from surge.train.build import load_sets
 from surge.train.loop import LoopOptions, Trainer
+from surge.train.photos import count_ranked
 from surge.train.run import RunFolder
 
 
@@ -27,6 +28,8 @@ class Evaluation:
     """int64 ``[true, predicted]``."""
     notes: tuple[str, ...] = ()
     """A sentence for each damaged checkpoint that was passed over."""
+    top5: float | None = None
+    """Share of images whose class is among the five likeliest, in percent (photographs)."""
 
     @property
     def top1(self) -> float:
@@ -72,7 +75,7 @@ def evaluate_run(path: Path, root: Path, device: torch.device) -> Evaluation:
             f"{path} holds no checkpoint yet. Train it with: surge train --resume {path}"
         )
     sets = load_sets(recipe.data, root)
-    if not isinstance(sets[1], ImageSet):
+    if isinstance(sets[1], TextSet):
         raise ConfigError(f"{recipe.name} has no images: score it with evaluate_text.")
     trainer = Trainer(
         recipe,
@@ -83,13 +86,15 @@ def evaluate_run(path: Path, root: Path, device: torch.device) -> Evaluation:
         options=LoopOptions(compiled=False, captured=False),
     )
     notes = trainer.load()
+    confusion, ranked = _confusion(trainer, len(sets[1].classes))
     return Evaluation(
         recipe,
         trainer.seed,
         trainer.epoch,
         sets[1].classes,
-        _confusion(trainer, sets[1]),
+        confusion,
         tuple(notes),
+        None if recipe.data.size is None else 100.0 * ranked / len(sets[1]),
     )
 
 
@@ -109,14 +114,15 @@ def evaluate_text(path: Path, root: Path, device: torch.device) -> tuple[Trainer
     return trainer, {recipe.metric: value, **trainer.scores}
 
 
-def _confusion(trainer: Trainer, test: ImageSet) -> Tensor:
-    count = len(test.classes)
-    total = torch.zeros(count * count, dtype=torch.int64)
+def _confusion(trainer: Trainer, count: int) -> tuple[Tensor, int]:
+    """Return counts of (true, predicted), and how many labels were among the five likeliest."""
+    total, ranked = torch.zeros(count * count, dtype=torch.int64), 0
     trainer.parts.model.eval()
     loader = trainer.test_loader
     plan = loader.plan(0)
     for index in range(len(loader)):
-        logits, labels = trainer.test_step.predict(plan.part(*loader.bounds(index)))
+        logits, labels = trainer.test_step.predict(loader.part(plan, index))
         pairs = labels * count + logits.argmax(dim=1)
         total += torch.bincount(pairs.cpu(), minlength=count * count)
-    return total.view(count, count)
+        ranked += int(count_ranked(logits, labels))
+    return total.view(count, count), ranked

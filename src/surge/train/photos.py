@@ -1,6 +1,7 @@
 """From a recipe on photographs to what it trains and tests on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from surge.data import ImageSet, ResidentLoader
 from surge.data.croploader import CropLoader, CropSettings, StreamLoader
+from surge.data.crops import central_box, resample
 from surge.data.folders import FileSet, find_tree, scan_tree
 from surge.data.pictures import load_pictures
 from surge.data.split import stratified_split
@@ -91,3 +93,15 @@ def count_ranked(logits: Tensor, labels: Tensor, places: int = 5) -> Tensor:
     """Return how many labels are among the largest logits of their image."""
     best = logits.topk(min(places, logits.shape[1]), dim=1).indices
     return (best == labels[:, None]).any(dim=1).sum()
+
+
+def middle_of(images: ImageSet, size: int) -> ImageSet:
+    """Return what a test of ``size`` pixels looks at, as images of that size in whole levels."""
+    start, extent = central_box(images.images.shape[-1], size)
+    box = torch.tensor([[start, start, extent, extent]], dtype=torch.float32)
+    parts = [
+        resample(part, box.repeat(len(part), 1), torch.zeros(len(part)).bool(), size, whole=True)
+        for part in torch.split(images.images, TEST_BATCH)
+    ]
+    pixels = [part.round().clamp(0, 255).to(torch.uint8) for part in parts]
+    return replace(images, images=torch.cat(pixels))
