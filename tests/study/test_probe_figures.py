@@ -128,8 +128,9 @@ def test_map_shows_the_first_run_with_surge(tmp_path):
     ]
     drawn = probe_figures.panels("gradient-map", rows)
     assert list(drawn) == ["without SURGE", "with SURGE"]
-    title = drawn["without SURGE"].axes[0].get_title(loc="right")
-    assert "clipped 50%, exactly zero 50%" in title
+    axes = drawn["without SURGE"].axes[0]
+    assert axes.get_title(loc="right") == "50% exactly zero"
+    assert "50% of the inputs clipped" in axes.get_xlabel()
 
 
 def test_sweep_has_a_point_per_run_with_the_setting(tmp_path):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from surge.cli.train import TrainCommand
 
 OVERRIDES = (
-    *("epochs", "eta", "align", "held_out", "limit", "precision", "accumulate"),
+    *("epochs", "eta", "fixed_scale", "align", "held_out", "limit", "precision", "accumulate"),
     *("scores", "teacher_dropout"),
     *("size", "batch", "lr", "label_smoothing", "sync_norm"),
 )

@@ -51,6 +51,8 @@ class TrainCommand:
     """Take the statistics of BatchNorms over all processes."""
     eta: float | None = None
     """Another share for SURGE than the recipe says."""
+    fixed_scale: float | None = None
+    """Keep SURGE's scale at this number instead of adapting it."""
     align: float | None = None
     """Another weight for SURGE's alignment loss than the recipe says."""
     scores: Literal["softmax", "mse"] | None = None

@@ -6,13 +6,14 @@ from surge.study import findings
 from surge.study.findings import (
     DIGITS,
     NOT,
-    OPEN,
     OPPOSITE,
     REPRODUCED,
     UNTESTABLE,
     Finding,
+    best_eta,
     flips,
     gain,
+    large_scale_hurts,
     level,
     near_optimum,
     near_zero,
@@ -111,9 +112,11 @@ CLAIMS = (
     ),
     Finding(
         "ResNet-20: a fixed scale above 0.05 costs up to 17.7 points",
-        said("no run with a fixed scale is stored", OPEN),
+        large_scale_hurts("cifar10", "resnet20-recu-surge", 0.05),
     ),
-    Finding("ResNet-20: eta = 0.01 is best (87.95)", said("no sweep over eta is stored", OPEN)),
+    Finding(
+        "ResNet-20: eta = 0.01 is best (87.95)", best_eta("cifar10", "resnet20-recu-surge", 0.01)
+    ),
     Finding(
         "ImageNet, ResNet-18, one and two stages",
         said("ImageNet-1K could not be had", UNTESTABLE),

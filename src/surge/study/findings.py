@@ -205,6 +205,60 @@ def _difference(row: Mapping[str, Any]) -> str:
     return f"{row['first']} minus {row['second']}: {row['difference']:+.3g} {ends}"
 
 
+def best_eta(table: str, row: str, claimed: float) -> Callable[[Stored], Measured]:
+    """Compare the mean at the claimed eta with the means at all others that are stored."""
+
+    def measure(stored: Stored) -> Measured:
+        held = _by_setting(stored, table, row, "eta")
+        if claimed not in held or len(held) < 3:
+            return Measured("fewer than three values of eta are stored", OPEN)
+        means = {eta: sum(values) / len(values) for eta, values in held.items()}
+        best = max(means, key=lambda eta: means[eta])
+        seeds = min(len(values) for values in held.values())
+        shown = ", ".join(f"{eta:g}: {mean:.2f}" for eta, mean in sorted(means.items()))
+        verdict = OPEN if seeds < 3 else REPRODUCED if best == claimed else NOT
+        return Measured(f"{shown}; best at {best:g}, at least {seeds} seeds each", verdict)
+
+    return measure
+
+
+def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], Measured]:
+    """Compare fixed scales above a value with the adaptive one, over all that is stored."""
+
+    def measure(stored: Stored) -> Measured:
+        held = _by_setting(stored, table, row, "fixed_scale")
+        large = {s: values for s, values in held.items() if s is not None and s > above}
+        adaptive = _by_setting(stored, table, row, None).get(None, [])
+        if not large or not adaptive:
+            return Measured("no run with a large fixed scale is stored", OPEN)
+        base = sum(adaptive) / len(adaptive)
+        falls = {scale: sum(v) / len(v) - base for scale, v in large.items()}
+        shown = ", ".join(f"{scale:g}: {fall:+.2f}" for scale, fall in sorted(falls.items()))
+        seeds = min(len(adaptive), *(len(values) for values in large.values()))
+        hurt = all(fall < 0 for fall in falls.values())
+        verdict = OPEN if seeds < 3 else REPRODUCED if hurt else NOT
+        return Measured(f"points against AGS: {shown}; at least {seeds} seeds each", verdict)
+
+    return measure
+
+
+def _by_setting(
+    stored: Stored, table: str, row: str, key: str | None
+) -> dict[float | None, list[float]]:
+    """Return last epochs by the value of a setting, of the longest runs stored."""
+    found = [r for r in results.read(stored.folder, table) if r.row == row]
+    chosen = [r for r in found if (r.overrides.get(key) is not None if key else not r.setting)]
+    if not chosen:
+        return {}
+    epochs = max(r.epochs for r in chosen)
+    held: dict[float | None, list[float]] = {}
+    for result in chosen:
+        if result.epochs == epochs:
+            value = float(result.overrides[key]) if key else None
+            held.setdefault(value, []).append(result.last)
+    return held
+
+
 def said(words: str, verdict: str) -> Callable[[Stored], Measured]:
     """Return what needs no measurement."""
     return lambda stored: Measured(words, verdict)

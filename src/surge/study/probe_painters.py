@@ -143,9 +143,9 @@ def heat_map(axes: Axes, rows: Points) -> None:
     axes.figure.colorbar(drawn, ax=axes, label="log10 |gradient|", fraction=0.05)
     empty = float((table == 0).mean())
     clipped = float(np.mean([row["clipped"] for row in rows]))
-    axes.set(xlabel="position", ylabel="channel")
-    words = f"{rows[0]['layer']}: clipped {clipped:.0%}, exactly zero {empty:.0%}"
-    axes.set_title(words, fontsize=8.5, weight="normal", loc="right")
+    place = f"position ({rows[0]['layer']}, {clipped:.0%} of the inputs clipped)"
+    axes.set(xlabel=place, ylabel="channel")
+    axes.set_title(f"{empty:.0%} exactly zero", fontsize=8.5, weight="normal", loc="right")
     axes.grid(visible=False)
 
 

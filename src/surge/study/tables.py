@@ -52,7 +52,11 @@ class Kind:
         base = base_row(self.row)
         if base is None:
             return None
-        kept = [part for part in self.setting.split(", ") if not part.startswith("eta=")]
+        kept = [
+            part
+            for part in self.setting.split(", ")
+            if not part.startswith(("eta=", "fixed_scale="))
+        ]
         return replace(self, row=base, setting=", ".join(kept))
 
     def among(self, results: Sequence[Result]) -> list[Result]:

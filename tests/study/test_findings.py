@@ -1,0 +1,106 @@
+"""Verdicts about the paper's claims: they follow from the numbers, and causes from verdicts."""
+
+import json
+from dataclasses import asdict
+
+import pytest
+
+from surge.errors import ConfigError
+from surge.study import findings
+from surge.study.claims import CLAIMS
+from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Finding, Stored, judged
+from surge.study.results import append
+from surge.study.statistics import estimate
+from surge.study.stored_runs import open_run
+from tests.study.run_folders import write_run
+from tests.study.stored import result
+
+
+@pytest.mark.parametrize(
+    ("values", "claimed", "verdict"),
+    [
+        ([0.5, 0.6, 0.7], 1, REPRODUCED),
+        ([0.5, 0.6, 0.7], -1, OPPOSITE),
+        ([-0.5, 0.6, 0.1], 1, NOT),
+        ([0.5, 0.6], 1, OPEN),
+    ],
+)
+def test_verdict_follows_from_the_interval(values, claimed, verdict):
+    assert judged(estimate(values), "", claimed=claimed).verdict == verdict
+    assert judged(None, "").verdict == OPEN
+
+
+def test_gain_is_paired_by_seed_from_results(tmp_path):
+    for seed in range(3):
+        append(tmp_path, result("resnet20-recu", seed, 87.0 + seed))
+        append(tmp_path, result("resnet20-recu-surge", seed, 87.6 + seed + 0.01 * seed))
+    found = findings.gain("resnet20")(Stored(tmp_path, []))
+    assert found.verdict == REPRODUCED
+    assert found.words.startswith("+0.61 points [+0.585, +0.635], n = 3")
+
+
+def test_paired_runs_are_compared_seed_by_seed(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path, seed=seed, last=90.0 + seed)
+        write_run(tmp_path, "digits-cnn-recu-surge", seed=seed, last=89.0 + seed - 0.01 * seed)
+    runs = [open_run(path) for path in sorted(tmp_path.iterdir())]
+    measure = findings.paired(
+        "digits-cnn-recu-surge", "digits-cnn-recu", " points", lambda run: run.last
+    )
+    assert measure(Stored(tmp_path, runs)).verdict == OPPOSITE
+    assert measure(Stored(tmp_path, [])).verdict == OPEN
+
+
+def test_toy_claims_count_their_answers(tmp_path):
+    row = {
+        "claim": "lower loss", "layer": "-", "first": "STE+SURGE", "second": "STE",
+        "difference": -0.2, "low": -0.3, "high": -0.1, "n": 30, "verdict": "supported",
+    }  # fmt: skip
+    (tmp_path / "toy-claims.json").write_text(json.dumps([row, {**row, "verdict": "opposite"}]))
+    found = findings.toy("lower loss")(Stored(tmp_path, []))
+    assert found.verdict == NOT and "n = 30 seeds" in found.words
+    with pytest.raises(ConfigError, match='no claim "taller"'):
+        findings.toy("taller")(Stored(tmp_path, []))
+
+
+def test_sweeps_need_three_seeds_each(tmp_path):
+    measure = findings.best_eta("cifar10", "resnet20-recu-surge", 0.01)
+    assert measure(Stored(tmp_path, [])).verdict == OPEN
+    for seed in range(3):
+        for eta, last in ((0.001, 87.0), (0.01, 88.0), (0.1, 86.0)):
+            append(tmp_path, result("resnet20-recu-surge", seed, last, overrides={"eta": eta}))
+    found = measure(Stored(tmp_path, []))
+    assert found.verdict == REPRODUCED and "best at 0.01" in found.words
+    other = findings.best_eta("cifar10", "resnet20-recu-surge", 0.1)
+    assert other(Stored(tmp_path, [])).verdict == NOT
+
+
+def test_large_fixed_scales_are_held_against_the_adaptive_one(tmp_path):
+    measure = findings.large_scale_hurts("cifar10", "resnet20-recu-surge", 0.05)
+    for seed in range(3):
+        append(tmp_path, result("resnet20-recu-surge", seed, 88.0))
+    assert measure(Stored(tmp_path, [])).verdict == OPEN
+    for seed in range(3):
+        changed = {"fixed_scale": 0.5}
+        append(tmp_path, result("resnet20-recu-surge", seed, 70.3, overrides=changed))
+    found = measure(Stored(tmp_path, []))
+    assert found.verdict == REPRODUCED and "0.5: -17.70" in found.words
+
+
+def test_cause_is_shown_for_its_verdict_alone(tmp_path):
+    for verdict, shown in ((NOT, True), (OPEN, False)):
+        finding = Finding("a | b", findings.said("words", verdict), ((NOT, "because"),))
+        text = findings.markdown(tmp_path, [finding])
+        assert ("because" in text) == shown
+        assert "a \\| b" in text
+
+
+def test_page_needs_its_markers(tmp_path):
+    with pytest.raises(ConfigError, match="findings.md needs one"):
+        findings.renewed("no marker", tmp_path, CLAIMS)
+
+
+def test_without_results_nothing_is_claimed(tmp_path):
+    verdicts = {claim.measure(Stored(tmp_path, [])).verdict for claim in CLAIMS}
+    assert verdicts == {OPEN, findings.UNTESTABLE}
+    assert asdict(CLAIMS[0].measure(Stored(tmp_path, [])))["words"] == "nothing stored yet"
