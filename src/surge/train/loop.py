@@ -22,7 +22,7 @@ from surge.train.distributed import World, wrapped
 from surge.train.dose import DoseMeter
 from surge.train.mode import choose_mode
 from surge.train.norms import recalibrate_norms, wants_recalibration
-from surge.train.recorder import Recorder
+from surge.train.recorder import make_recorder
 from surge.train.run import RunFolder
 from surge.train.schedule import learning_rate, step_rate, step_seed
 from surge.train.scoring import (
@@ -132,10 +132,7 @@ class Trainer:
         images = recipe.data.length is None  # a BERT has no clamps that could hold a dose back
         if self.parts.compensation is not None and self.world.leads and images:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
-        self.recorder: Recorder | None = None
-        every = self.options.record_every
-        if every is not None and self.world.leads:
-            self.recorder = Recorder(self, every=every, theorem=self.options.record_theorem)
+        self.recorder = make_recorder(self, synced=synced)
         self.epoch, self.seconds = 0, 0.0
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.premises import measure_premises
+from surge.errors import ConfigError
 from surge.layers.base import BinaryLayer
 from surge.train.checkpoint import atomic
 from surge.train.dose import _undisturbed
@@ -30,6 +31,25 @@ SAMPLES = 32
 """Most samples of the recorded batch."""
 THEOREM_BATCHES, THEOREM_SAMPLES = 32, 256
 """Batches over which the theorem's premises are measured, and most samples of each."""
+
+
+def make_recorder(trainer: Trainer, *, synced: bool) -> Recorder | None:
+    """Return the recorder that a run asks for, on the process that leads.
+
+    Raises:
+        ConfigError: norms wait for all processes, and one of them alone would wait for ever.
+    """
+    every = trainer.options.record_every
+    if every is None:
+        return None
+    if synced:
+        raise ConfigError(
+            "--record looks at one process alone, which norms over all processes do not allow; "
+            "record a run in one process, or without sync_norm."
+        )
+    if not trainer.world.leads:
+        return None
+    return Recorder(trainer, every=every, theorem=trainer.options.record_theorem)
 
 
 class Recorder:
