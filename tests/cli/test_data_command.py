@@ -10,6 +10,7 @@ from surge.cli import data as command
 from surge.cli import main
 from surge.data import download
 from surge.data.cifar10 import BINARY, SHA256
+from tests.data.trees import make_tree
 
 
 @pytest.fixture
@@ -122,3 +123,15 @@ def test_unknown_set_names_the_near_miss(capsys):
 
 def test_names_of_files_are_those_of_the_checksums():
     assert len(SHA256) == 6
+
+
+def test_photographs_are_looked_through(tmp_path, capsys):
+    make_tree(tmp_path / "imagenette96", classes=("ant", "bee"))
+    assert main(["data", "--data", str(tmp_path)]) == 0
+    listed = capsys.readouterr().out
+    assert "train and val in imagenette96" in listed
+    assert main(["data", "imagenette", "--data", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "train: 8 images in 2 classes" in printed and "val: 4 images in 2 classes" in printed
+    assert main(["data", "imagenet", "--data", str(tmp_path)]) == 2
+    assert "No image tree in" in capsys.readouterr().err

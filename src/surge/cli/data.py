@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from surge.data.download import Progress
 
-SETS = ("cifar10", "digits")
+SETS = ("cifar10", "digits", "imagenet", "imagenette")
+TREES = SETS[2:]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class DataCommand:
     """
 
     name: Annotated[str | None, tyro.conf.Positional] = None
-    """cifar10; nothing lists all data sets."""
+    """cifar10; imagenet, imagenette: look through their folders; nothing lists all data sets."""
     data: str | None = None
     """Folder of the data sets; else $SURGE_DATA, else ./data."""
     url: str | None = None
@@ -51,6 +52,13 @@ class DataCommand:
             print_table(console, _listed(root), title=f"Data sets in {root}")
         elif self.name == "cifar10":
             _download(root, self.url, console)
+        elif self.name in TREES:
+            from surge.data.folders import find_tree, scan_tree
+            from surge.train.photos import TREES as PLACES
+
+            for part in scan_tree(find_tree(root, PLACES[self.name])):
+                text = f"{part.root}: {len(part):,} images in {len(part.classes)} classes"
+                console.print(text, markup=False, soft_wrap=True)
         elif self.name == "digits":
             console.print("The digits come with scikit-learn; there is nothing to download.")
         else:
@@ -76,7 +84,22 @@ def _listed(root: Path) -> list[dict[str, object]]:
     known = importlib.util.find_spec("sklearn") is not None
     state = "comes with scikit-learn" if known else "scikit-learn is not installed"
     hint = "" if known else "pip install 'surge-bnn[demo]'"
-    return [*rows, {"data set": "digits", "found": state, "to get it": hint}]
+    rows.append({"data set": "digits", "found": state, "to get it": hint})
+    return [*rows, *(_tree(root, name) for name in TREES)]
+
+
+def _tree(root: Path, name: str) -> dict[str, object]:
+    """Say whether an ImageFolder tree is there; its images are not counted."""
+    from surge.data.folders import find_tree
+    from surge.errors import DataNotFoundError
+    from surge.train.photos import TREES as PLACES
+
+    try:
+        folder = find_tree(root, PLACES[name])
+    except DataNotFoundError:
+        hint = f"put folders train and val into {root / PLACES[name][0]}"
+        return {"data set": name, "found": "not there", "to get it": hint}
+    return {"data set": name, "found": f"train and val in {folder.name}", "to get it": ""}
 
 
 def _download(root: Path, url: str | None, console: Console) -> None:

@@ -133,7 +133,9 @@ class CorruptCount:
 
 def worker_count(processes: int = 1) -> int:
     """Return how many workers each of the processes on this machine should have."""
-    return max(1, min(16, len(os.sched_getaffinity(0)) // max(processes, 1)))
+    usable = getattr(os, "sched_getaffinity", None)  # not on every system
+    cores = len(usable(0)) if usable else os.cpu_count() or 1
+    return max(1, min(16, cores // max(processes, 1)))
 
 
 def load_pictures(files: FileSet, side: int) -> ImageSet:
