@@ -45,8 +45,10 @@ def graphs(monkeypatch):
         return made[-1]
 
     @contextmanager
-    def record(graph, pool=None):
-        graph.shared = pool
+    def record(graph, pool, stream, capture_error_mode):
+        # Runs side by side: a scratch buffer belongs to a stream, and others go on meanwhile.
+        assert capture_error_mode == "thread_local"
+        graph.shared, graph.stream = pool, stream
         Graph.recording = graph
         yield
         Graph.recording = None
@@ -143,3 +145,14 @@ def test_plan_is_copied_to_where_the_graph_reads_it(graphs):
     assert static.permutation.tolist() == [5, 6, 7]
     assert static.offsets.tolist() == [[5, 5]] * 3
     assert static.flips.tolist() == [True, False, True]
+
+
+def test_every_captured_step_has_a_stream_of_its_own(graphs, tmp_path):
+    sets = small_sets(train=75)
+    trainers = [captured(make_trainer(tmp_path / str(i), small_recipe(), sets)) for i in (0, 1)]
+    for trainer in trainers:
+        trainer.begin_epoch()
+        for part, weight in trainer.batches():
+            trainer.step(part, weight)
+    streams = {id(graph.stream) for graph in graphs}
+    assert len(graphs) > 2 and len(streams) == 2
