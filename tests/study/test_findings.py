@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from surge.errors import ConfigError
-from surge.study import findings
+from surge.study import claims, findings
 from surge.study.claims import CLAIMS
 from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Finding, Stored, judged
 from surge.study.results import append
@@ -104,3 +104,13 @@ def test_without_results_nothing_is_claimed(tmp_path):
     verdicts = {claim.measure(Stored(tmp_path, [])).verdict for claim in CLAIMS}
     assert verdicts == {OPEN, findings.UNTESTABLE}
     assert asdict(CLAIMS[0].measure(Stored(tmp_path, [])))["words"] == "nothing stored yet"
+
+
+def test_renewing_the_page_writes_its_table(tmp_path):
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "findings.md"
+    page.write_text(f"before\n{findings.BEGIN}old\n{findings.END}after\n")
+    claims.renew(tmp_path)
+    text = page.read_text()
+    assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
+    assert text.count("\n| ") == len(CLAIMS) + 2

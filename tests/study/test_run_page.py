@@ -114,8 +114,11 @@ def test_report_command_writes_page_and_figures(tmp_path, capsys):
     path = write_run(tmp_path)
     out = tmp_path / "there" / "page.html"
     figures = tmp_path / "figures"
-    assert main(["report", str(path), "--out", str(out), "--figures", str(figures)]) == 0
+    kept = tmp_path / "kept"
+    words = ["--out", str(out), "--figures", str(figures), "--keep", str(kept)]
+    assert main(["report", str(path), *words]) == 0
     assert str(out) in capsys.readouterr().out
+    assert open_run(kept / path.name).epochs == open_run(path).epochs
     assert out.read_text().startswith("<!DOCTYPE html>")
     assert (figures / "final-metric.csv").read_text().splitlines() == [
         "arm,seed,value",
