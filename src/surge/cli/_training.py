@@ -105,6 +105,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
         compiled=command.compiled,
         captured=command.captured,
         save_every=command.save_every,
+        save_steps=command.save_steps,
         deadline=deadline_of(command.budget),
         record_every=_record_every(command),
         record_theorem=command.record_theorem,

@@ -83,6 +83,8 @@ class TrainCommand:
     """Force CUDA-graph capture on or off."""
     save_every: float = 30.0
     """Seconds between checkpoints; 0 writes one after every epoch."""
+    save_steps: int | None = None
+    """Also write a checkpoint after every so many steps: an epoch of ImageNet is long."""
     budget: str | None = None
     """Stop cleanly after this time (90s, 9m, 2h); a new run on GLUE fits its schedule to it."""
     commit: str | None = None

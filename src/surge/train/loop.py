@@ -15,7 +15,7 @@ from surge.errors import CheckpointMismatchError
 from surge.layers.elastic import elastic_parts, initialize_
 from surge.layers.hooks import on_epoch
 from surge.recipes.recipe import Recipe
-from surge.train import checkpoint
+from surge.train import checkpoint, midway
 from surge.train.build import Parts, Sets, build_parts, make_loaders, set_learning_rate
 from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
@@ -51,6 +51,8 @@ class LoopOptions:
     """Capture the step in a CUDA graph; by default on one GPU."""
     save_every: float = 30.0
     """Seconds between checkpoints; 0 writes one after every epoch."""
+    save_steps: int | None = None
+    """Also write a checkpoint after every so many steps of an epoch."""
     deadline: float | None = None
     """Stop after the epoch that passes this time (of ``time.monotonic``)."""
     dose_every: int = 10
@@ -134,6 +136,7 @@ class Trainer:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
         self.recorder = make_recorder(self, synced=synced)
         self.epoch, self.seconds = 0, 0.0
+        self.noted: dict[str, Any] | None = None
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}
         self.best_scores: dict[str, float] = {}
@@ -172,6 +175,8 @@ class Trainer:
         self.best, self.best_epoch = state["best"], state["best_epoch"]
         self.last = state["last"]
         self.scores, self.best_scores = state.get("scores", ({}, {}))
+        if state.get("midway"):
+            self.noted = {**state["midway"], "model": state["model"]}
         return passed
 
     def _load_optimizer(self, state: dict[str, Any]) -> None:
@@ -181,8 +186,8 @@ class Trainer:
         for group, rate in zip(self.parts.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
 
-    def save(self) -> None:
-        """Write a checkpoint of the epochs done so far."""
+    def save(self, noted: dict[str, Any] | None = None) -> None:
+        """Write a checkpoint of the epochs done so far, and of the steps ``noted``."""
         if not self.world.leads:
             return
         state = {
@@ -194,6 +199,7 @@ class Trainer:
             "best_epoch": self.best_epoch,
             "last": self.last,
             "scores": (self.scores, self.best_scores),
+            "midway": noted,
         }
         checkpoint.save(self.folder.checkpoints, state, self.epoch)
 
@@ -235,12 +241,18 @@ class Trainer:
             self.recorder.begin_epoch()
         start = time.monotonic()
         rate = self.begin_epoch()
-        for number, (part, weight) in enumerate(self.batches(), start=self._steps_before()):
+        done, self.noted = midway.take_up(self, watch, self.noted) if self.noted else 0, None
+        first = self._steps_before()
+        for number, (part, weight) in enumerate(self.batches(done), start=first + done):
             rate = self._rate_at(number, rate)
             self.step(part, weight)
             if self._test_is_due(number + 1):
                 self._judge()
                 self.parts.model.train()
+            done = number + 1 - first
+            every = self.options.save_steps
+            if every and done % every == 0 and done < len(self.train_loader):
+                self.save(midway.note(self, watch, done))
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
             raise self._diverged()
@@ -310,13 +322,13 @@ class Trainer:
         self.parts.model.train()
         return rate
 
-    def batches(self) -> Iterator[tuple[EpochPlan, float]]:
+    def batches(self, start: int = 0) -> Iterator[tuple[EpochPlan, float]]:
         """Yield this rank's part of every batch of the epoch, and the weight of its loss."""
         loader = self.train_loader
         plan = loader.plan(self.epoch)
         steps = self.recipe.train.steps
         left = len(loader) if steps is None else min(len(loader), steps - self._steps_before())
-        for index in range(left):
+        for index in range(start, left):
             part = loader.part(plan, index)
             whole = min(loader.batch_size, len(plan) - index * loader.batch_size)
             yield part, len(part) * self.world.size / whole

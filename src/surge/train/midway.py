@@ -1,0 +1,46 @@
+"""Checkpoints inside an epoch: what continuing takes besides the model and the optimizer."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from surge.train.watch import BitWatch
+
+if TYPE_CHECKING:
+    from surge.train.loop import Trainer
+
+
+def note(trainer: "Trainer", watch: BitWatch, steps: int) -> dict[str, Any]:
+    """Describe an epoch of which ``steps`` are done; all processes must call this together.
+
+    Random numbers that steps draw are those of the first process.
+    """
+    sums = trainer.train_step.sums.values.clone()
+    if trainer.world.size > 1:
+        torch.distributed.all_reduce(sums)
+    cuda = trainer.device.type == "cuda"
+    return {
+        "steps": steps,
+        "sums": sums,
+        "bits": list(watch.bits),
+        "random": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(trainer.device) if cuda else None,
+    }
+
+
+def take_up(trainer: "Trainer", watch: BitWatch, noted: dict[str, Any]) -> int:
+    """Put a trainer whose epoch has just begun to where it was; return the steps done.
+
+    The model's state is loaded once more: what a method renews at the start of an epoch must not be
+    renewed in its middle.
+    """
+    trainer.parts.model.load_state_dict(noted["model"])
+    sums = trainer.train_step.sums.values
+    # The other processes' shares are in the first one's.
+    sums.copy_(noted["sums"] if trainer.world.leads else torch.zeros_like(sums))
+    watch.bits = [bits.to(trainer.device) for bits in noted["bits"]]
+    if trainer.world.leads:
+        torch.set_rng_state(noted["random"].cpu())
+        if noted["cuda"] is not None and trainer.device.type == "cuda":
+            torch.cuda.set_rng_state(noted["cuda"].cpu(), trainer.device)
+    return int(noted["steps"])

@@ -1,0 +1,69 @@
+"""A run stopped inside an epoch ends bit for bit as the whole one."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from surge.recipes.recipe import MethodSpec, with_surge
+from surge.train import checkpoint
+from tests.nets import assert_same_tensors
+from tests.train.small import make_trainer, small_recipe, small_sets, weights
+
+
+class Stop(Exception):
+    """What ends a run here."""
+
+
+ROWS = ["cnn-recu-surge", "cnn-recu-surge-noise", "cnn-rbnn", "cnn-rbonn-surge"]
+
+
+def recipe_of(row):
+    method = row.split("-")[1]
+    if method not in ("rbnn", "rbonn"):
+        return small_recipe(row, epochs=2, batch=16)
+    base = small_recipe("cnn-bnn", epochs=2, batch=16)
+    base = replace(base, row=f"cnn-{method}", method=MethodSpec(method))
+    return with_surge(base) if row.endswith("-surge") else base
+
+
+def comparable(rows):
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in rows]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_run_stopped_inside_an_epoch_continues_there(tmp_path, row):
+    recipe, sets = recipe_of(row), small_sets()
+    whole, rows = make_trainer(tmp_path / "whole", recipe, sets, save_steps=2), []
+    whole.run(rows.append)
+    broken, seen = make_trainer(tmp_path / "broken", recipe, sets, save_steps=2), []
+    real, steps = broken.step, []
+
+    def step(part, weight):
+        if len(steps) == 11:  # the sixth step of the second epoch of six
+            raise Stop
+        steps.append(1)
+        real(part, weight)
+
+    broken.step = step
+    with pytest.raises(Stop):
+        broken.run(seen.append)
+    state, _ = checkpoint.load_newest(broken.folder.checkpoints, recipe.name, torch.device("cpu"))
+    assert (state["epoch"], state["midway"]["steps"]) == (1, 4)
+    again = make_trainer(tmp_path / "broken", recipe, sets, save_steps=2)
+    again.resume()
+    counted, inner = [], again.step
+    again.step = lambda part, weight: (counted.append(1), inner(part, weight))
+    again.run(seen.append)
+    assert len(counted) == 2
+    assert_same_tensors(weights(again), weights(whole))
+    assert comparable(seen) == comparable(rows)
+
+
+def test_checkpoint_after_an_epoch_has_nothing_midway(tmp_path):
+    trainer = make_trainer(tmp_path, small_recipe("cnn-bnn", epochs=1), save_steps=100)
+    trainer.run()
+    state, _ = checkpoint.load_newest(
+        trainer.folder.checkpoints, trainer.recipe.name, torch.device("cpu")
+    )
+    assert state["midway"] is None
