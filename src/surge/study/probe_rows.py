@@ -178,7 +178,7 @@ def _last_record(run: StoredRun) -> Mapping[str, Any] | None:
 
 
 def gradient_histogram(runs: Sequence[StoredRun]) -> Rows:
-    """Share of gradient values per bin of log10|g|, of the first run of every arm with SURGE.
+    """Share of gradient values per bin of log10|g|, in the first run of every arm.
 
     Both curves are for the same G: *without* is g_b, *with* g_b + scale g_a. ``zero`` holds the
     share of values that are exactly zero, and ``cumulative`` the share that is smaller than the
