@@ -1,5 +1,7 @@
 """What every process of the tests of synced norms does; imported by the spawned processes."""
 
+from contextlib import suppress
+
 import torch
 from torch import nn
 
@@ -31,10 +33,32 @@ def one_norm(rank=None):
     }
 
 
-def build(path, world=None, *, synced=True):
+def build(path, world=None, *, synced=True, **options):
     """A float network with BatchNorm; 43 images give a last batch of 11."""
     recipe = small_recipe("cnn-float", epochs=2, batch=32, lr=0.02, sync_norm=synced)
-    return make_trainer(path, recipe, small_sets(train=43, test=41), world=world)
+    return make_trainer(path, recipe, small_sets(train=43, test=41), world=world, **options)
+
+
+def interrupted(path, world):
+    """Stop after the first step of the second epoch, and continue there."""
+    first, seen = build(path, world, save_steps=1), []
+    real, done = first.step, []
+
+    def step(part, weight):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(1)
+        real(part, weight)
+
+    first.step = step
+    with suppress(KeyboardInterrupt):
+        first.run(seen.append)
+    torch.distributed.barrier()
+    again = build(path, world, save_steps=1)
+    again.resume()
+    steps = again.noted["steps"]
+    again.run(seen.append)
+    return {"weights": weights(again), "rows": seen, "steps": steps}
 
 
 def work(rank, folder):
@@ -48,5 +72,6 @@ def work(rank, folder):
         trainer, rows = build(folder / name, World(rank, WORLD), synced=synced), []
         trainer.run(rows.append)
         results[name] = {"weights": weights(trainer), "rows": rows, "mode": str(trainer.mode)}
+    results["interrupted"] = interrupted(folder / "interrupted", World(rank, WORLD))
     torch.distributed.destroy_process_group()
     torch.save(results, folder / f"{rank}.pt")

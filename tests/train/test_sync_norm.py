@@ -62,3 +62,14 @@ def test_names_and_state_stay():
     assert list(model.state_dict()) == names
     with torch.no_grad():
         assert torch.equal(model(x), expected)
+
+
+def test_two_processes_continue_inside_an_epoch(results):
+    for result in results:
+        assert result["interrupted"]["steps"] == 1
+        assert_same_tensors(result["interrupted"]["weights"], result["synced"]["weights"])
+        for row, wanted in zip(
+            result["interrupted"]["rows"], result["synced"]["rows"], strict=True
+        ):
+            assert row["train_loss"] == pytest.approx(wanted["train_loss"], rel=1e-12)
+            assert row["train_top1"] == wanted["train_top1"]
