@@ -131,8 +131,10 @@ class Trainer:
             self.step = Captured(self.train_step, self._state)
             self.test = Captured(self.test_step, lambda: [self.test_step.sums.values])
         self.meter: DoseMeter | None = None
-        images = recipe.data.length is None  # a BERT has no clamps that could hold a dose back
-        if self.parts.compensation is not None and self.world.leads and images:
+        # A BERT has no clamps that could hold a dose back; synchronised norms would wait for the
+        # other ranks, which take no part in measuring.
+        measurable = recipe.data.length is None and not synced
+        if self.parts.compensation is not None and self.world.leads and measurable:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
         self.recorder = make_recorder(self, synced=synced)
         self.epoch, self.seconds = 0, 0.0
