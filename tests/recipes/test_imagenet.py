@@ -1,6 +1,7 @@
 """Rows of ImageNet: what they cost, what the papers say, and how Imagenette shortens them."""
 
 import warnings
+from functools import lru_cache
 
 import pytest
 import torch
@@ -24,6 +25,12 @@ EXTRAS = {"bireal_resnet18": 0, "reactnet_resnet18": 14_912, "recu_resnet18": 2 
 
 def network(recipe, device="meta"):
     """The network of a row, without storage unless it is really to run."""
+    return _network(recipe.name, device)
+
+
+@lru_cache
+def _network(name, device):
+    recipe = get_recipe(name)
     options = {k: v for k, v in recipe.model.options.items() if k != "start"}
     with torch.device(device), warnings.catch_warnings():
         warnings.simplefilter("ignore", SurgeWarning)

@@ -7,6 +7,8 @@ import torch
 
 from surge.recipes.recipe import MethodSpec, with_surge
 from surge.train import checkpoint
+from surge.train.search import first_bad_layer
+from surge.train.watch import DivergedError
 from tests.nets import assert_same_tensors
 from tests.train.small import make_trainer, small_recipe, small_sets, weights
 
@@ -67,3 +69,24 @@ def test_checkpoint_after_an_epoch_has_nothing_midway(tmp_path):
         trainer.folder.checkpoints, trainer.recipe.name, torch.device("cpu")
     )
     assert state["midway"] is None
+
+
+def test_search_for_a_bad_layer_begins_where_the_checkpoint_is(tmp_path):
+    recipe, sets = small_recipe("cnn-bnn", epochs=2, batch=16), small_sets()
+    trainer = make_trainer(tmp_path, recipe, sets, save_steps=2)
+    real, steps = trainer.step, []
+
+    def step(part, weight):
+        if len(steps) == 9:  # the fourth step of the second epoch; a checkpoint holds two
+            with torch.no_grad():
+                trainer.parts.model.fc.weight.fill_(float("nan"))
+        steps.append(1)
+        real(part, weight)
+
+    trainer.step = step
+    with pytest.raises(DivergedError):
+        trainer.run()
+    again = make_trainer(tmp_path, recipe, sets)
+    again.load()
+    assert again.noted["steps"] == 2
+    assert first_bad_layer(again) is None  # the NaN came from outside: repeated steps are finite

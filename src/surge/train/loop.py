@@ -254,7 +254,9 @@ class Trainer:
             done = number + 1 - first
             every = self.options.save_steps
             if every and done % every == 0 and done < len(self.train_loader):
-                self.save(midway.note(self, watch, done))
+                noted = midway.note(self, watch, done)
+                if math.isfinite(noted["sums"][0]):  # else the last good one is kept
+                    self.save(noted)
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
             raise self._diverged()

@@ -9,7 +9,8 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from surge.train.watch import Sentinel, first_bad_gradient, first_bad_state
+from surge.train import midway
+from surge.train.watch import BitWatch, Sentinel, first_bad_gradient, first_bad_state
 
 if TYPE_CHECKING:
     from surge.train.loop import Trainer
@@ -53,7 +54,9 @@ def first_bad_layer(diverged: "Trainer") -> str | None:
 def _search_epoch(trainer: "Trainer", give_up: float) -> str | None:
     model = trainer.parts.model
     trainer.begin_epoch()
-    for number, (part, weight) in enumerate(trainer.batches(), start=1):
+    done = midway.take_up(trainer, BitWatch(model), trainer.noted) if trainer.noted else 0
+    trainer.noted = None
+    for number, (part, weight) in enumerate(trainer.batches(done), start=done + 1):
         with Sentinel(model) as sentinel:
             trainer.train_step(part, weight)
         found = sentinel.found or first_bad_gradient(model) or first_bad_state(model)
