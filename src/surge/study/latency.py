@@ -12,8 +12,8 @@ from surge.errors import ConfigError
 
 OURS, BASE, BINARY = "surge", "onnxruntime fp32", "openvino binary"
 PROCESSOR = "processor_ms"
-QUIET = 1.5
-"""Load up to which latencies are taken at their word: one benchmark, and little else."""
+QUIET = 0.5
+"""Load beside the benchmark's own threads up to which latencies are taken at their word."""
 NEEDED = ("network", "engine", "threads", "median_ms", "p90_ms", "file_bytes")
 """What every row has, whoever reads it."""
 
@@ -52,8 +52,12 @@ class Row:
     @property
     def fair_ms(self) -> float:
         """The latency, or the processor time where the machine was busy."""
-        busy = (self.load or 0.0) > QUIET and self.processor_ms
-        return self.processor_ms if busy and self.processor_ms else self.median_ms
+        return self.processor_ms if self.beside_others and self.processor_ms else self.median_ms
+
+    @property
+    def beside_others(self) -> bool:
+        """Whether other programs were busy on the machine."""
+        return self.load is not None and self.load > self.threads + QUIET
 
     @property
     def setting(self) -> tuple[object, ...]:
@@ -156,7 +160,7 @@ def remarks(
 def _busy(rows: Sequence[Row]) -> list[str]:
     """Warn where neighbours distort latencies: short calls slip between theirs, long ones wait."""
     load, gain = rows[0].load, ratio(rows, BASE, by=PROCESSOR)
-    if load is None or load <= QUIET or gain is None:
+    if not rows[0].beside_others or gain is None:
         return []
     other = ratio(rows, BINARY, by=PROCESSOR)
     beside = "" if other is None else f" and {other:.2f}x of {BINARY}"

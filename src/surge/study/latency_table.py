@@ -5,7 +5,7 @@ from pathlib import Path
 
 from surge.errors import ConfigError
 from surge.study.contenders import ENGINES
-from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, QUIET, Row, ratio, read
+from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, Row, ratio, read
 from surge.study.workloads import NETWORKS
 
 BEGIN, END = "<!-- results:inference -->\n", "<!-- /results -->\n"
@@ -37,7 +37,7 @@ def section(folder: Path) -> str:
 def _line(rows: Sequence[Row]) -> str:
     """Return one row: latencies, or processor times (*p*) where the machine was busy."""
     first = rows[0]
-    busy = (first.load or 0.0) > QUIET and all(row.processor_ms for row in rows)
+    busy = first.beside_others and all(row.processor_ms for row in rows)
     by, mark = (PROCESSOR, " p") if busy else ("median_ms", "")
     times = {row.engine: getattr(row, by) for row in rows}
     name = first.network if first.batch == 1 else f"{first.network}, batch {first.batch}"
