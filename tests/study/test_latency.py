@@ -126,7 +126,7 @@ def test_section_shows_processor_times_where_the_machine_was_busy(tmp_path):
 def test_published_table_is_what_results_say():
     page = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
     assert latency_table.renewed(page, ROOT / "results") == page, "run: make tables"
-    with pytest.raises(ConfigError, match="the page needs one"):
+    with pytest.raises(ConfigError, match="deploying.md needs one"):
         latency_table.renewed("no markers", ROOT / "results")
 
 

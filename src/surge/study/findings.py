@@ -15,6 +15,7 @@ from typing import Any
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.study import results
+from surge.study.markers import replaced
 from surge.study.results import data_name
 from surge.study.statistics import Estimate, estimate
 from surge.study.stored_runs import StoredRun, number, open_run
@@ -265,16 +266,8 @@ def said(words: str, verdict: str) -> Callable[[Stored], Measured]:
 
 
 def renewed(text: str, folder: Path, findings: Sequence[Finding]) -> str:
-    """Return the page with its table made anew.
-
-    Raises:
-        ConfigError: the two markers are not there, once each and in order.
-    """
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed or BEGIN in rest or END in after:
-        raise ConfigError(f"findings.md needs one {BEGIN.strip()} and, below it, {END.strip()}.")
-    return f"{before}{BEGIN}{markdown(folder, findings)}{END}{after}"
+    """Return the page with its table made anew."""
+    return replaced(text, BEGIN, END, markdown(folder, findings), page="findings.md")
 
 
 def read(folder: Path) -> Stored:

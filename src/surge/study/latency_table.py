@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from surge.errors import ConfigError
 from surge.study.contenders import ENGINES
 from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, Row, ratio, read
+from surge.study.markers import replaced
 from surge.study.workloads import NETWORKS
 
 BEGIN, END = "<!-- results:inference -->\n", "<!-- /results -->\n"
@@ -64,13 +64,5 @@ def _files(settings: Iterable[Sequence[Row]]) -> str:
 
 
 def renewed(text: str, folder: Path) -> str:
-    """Return a page with its table made anew.
-
-    Raises:
-        ConfigError: the two markers are not there, once each and in order.
-    """
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed or BEGIN in rest or END in after:
-        raise ConfigError(f"the page needs one {BEGIN.strip()} and, below it, one {END.strip()}.")
-    return f"{before}{BEGIN}{section(folder)}{END}{after}"
+    """Return the page with its table made anew."""
+    return replaced(text, BEGIN, END, section(folder), page="deploying.md")

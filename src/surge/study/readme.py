@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.study import latency_table, results, scaling
+from surge.study.markers import replaced
 from surge.study.results import Result, data_name
 from surge.study.tables import TableRow, make_rows, markdown, stored_rows
 
@@ -55,16 +55,8 @@ def _facts(stored: Sequence[Result]) -> str:
 
 
 def renewed(text: str, folder: Path) -> str:
-    """Return the README with its table made anew.
-
-    Raises:
-        ConfigError: the two markers are not there, once each and in order.
-    """
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed or BEGIN in rest or END in after:
-        raise ConfigError(f"README.md needs one {BEGIN.strip()} and, below it, one {END.strip()}.")
-    return f"{before}{BEGIN}{section(folder)}{END}{after}"
+    """Return the README with its table made anew."""
+    return replaced(text, BEGIN, END, section(folder), page="README.md")
 
 
 def renew(path: Path, folder: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from surge.errors import ConfigError
+from surge.study.markers import replaced
 
 IMAGES = 1_281_167
 """Training images of ImageNet."""
@@ -117,13 +118,5 @@ def _facts(steps: Sequence[dict[str, Any]]) -> str:
 
 
 def renewed(text: str, folder: Path) -> str:
-    """Return the page with its table made anew.
-
-    Raises:
-        ConfigError: the two markers are not there, once each and in order.
-    """
-    before, found, rest = text.partition(BEGIN)
-    _, closed, after = rest.partition(END)
-    if not found or not closed or BEGIN in rest:
-        raise ConfigError(f"The page needs one {BEGIN.strip()} and, below it, one {END.strip()}.")
-    return f"{before}{BEGIN}{section(folder)}{END}{after}"
+    """Return the page with its table made anew."""
+    return replaced(text, BEGIN, END, section(folder), page="distributed.md")
