@@ -149,15 +149,8 @@ def _scaled(tensor: Tensor) -> Any:
 
 
 def read_records(folder: RunFolder) -> list[dict[str, Any]]:
-    """Return the records of a run in order; a line torn by a kill is left out."""
-    path = folder.path / "probe.jsonl"
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue
-    return rows
+    """Return the records of a run in order."""
+    return folder.rows("probe.jsonl")
 
 
 def keep_records(folder: RunFolder, epochs: int) -> None:

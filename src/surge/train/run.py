@@ -87,8 +87,12 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the epochs written so far; a line torn by a kill or a full disk is left out."""
-        path = self.path / "metrics.jsonl"
+        """Return the epochs written so far."""
+        return self.rows("metrics.jsonl")
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the lines of a file; one torn by a kill or a full disk is left out."""
+        path = self.path / name
         rows = []
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
