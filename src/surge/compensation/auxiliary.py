@@ -111,13 +111,14 @@ class AuxiliaryPath(Path):
 
     def _fuses(self, layer: BinaryLayer, z: Tensor) -> bool:
         o = self.options
-        plain = o.scope == "all" and o.dose == "uniform" and not (o.noise or o.align)
-        same = (
-            plain
-            and not o.weight_side
+        return (
+            isinstance(layer, BinaryConv2d)
+            and o.scope == "all"
+            and o.dose == "uniform"
+            and not (o.noise or o.align or o.weight_side)
             and self.arguments(layer) == geometry_arguments(layer.geometry)
+            and fused.fits(layer, z)
         )
-        return same and isinstance(layer, BinaryConv2d) and fused.fits(layer, z)
 
     def extra_loss(self) -> Tensor | None:
         """Return the alignment loss of the last forward, which only W_a can lower."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from surge.layers.conv import BinaryConv2d
 
 WIDTHS = (16, 32, 64)
-"""Channels for which the kernels are faster than the stock ones."""
+"""Channels that the kernels have tiles for."""
 
 SURROGATES = {"clipped": 1, "bireal": 2}
 """The kernels' numbers for a method's input rule."""
