@@ -19,9 +19,9 @@ OFFSET = {"adabin"}
 """Methods whose weights are not +-s: their sums are no integers times a scale."""
 LEVELS = {"binarybert", "bit"}
 """Methods whose inputs are multiples of a learned level."""
-SOFT = {"slb", "fda"}
+SOFT = {"slb", "fda", "lws"}
 """Methods whose weights are real while training."""
-SCALED = ["bireal", "reactnet", "xnor", "dorefa", "fda", "rbonn", "tbn", "bonn", "bibert"]
+SCALED = ["bireal", "reactnet", "xnor", "dorefa", "fda", "rbonn", "tbn", "bonn", "bibert", "ida"]
 LAYERS = {
     "conv2d": (lambda m: surge.BinaryConv2d(16, 5, 3, padding=1, bias=False, method=m), (6, 6)),
     "conv1d": (lambda m: surge.BinaryConv1d(16, 6, 3, groups=2, bias=False, method=m), (9,)),

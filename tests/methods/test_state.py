@@ -16,6 +16,8 @@ MOVED = {
     "rbonn": ("last_gradient", "recurrence", "active_penalty"),
     "rbnn": ("left", "right", "k", "t", "angle"),
     "slb": ("temperature", "discrete"),
+    "lws": ("spread", "discrete"),
+    "ida": ("active_penalty",),
     "irnet": ("k", "t"),
     "adabin": ("k", "t"),
     "recu": ("tau",),
