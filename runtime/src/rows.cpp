@@ -11,6 +11,19 @@ const float* pixel(const RowSource& in, int64_t y, int64_t x) {
     return in.data + (y * in.shape.w + x) * in.shape.c;
 }
 
+// out[column][row] = in[row][column], block by block: every line of the cache is filled at once.
+void transpose(const float* in, int64_t in_pitch, int64_t rows, int64_t columns, float* out,
+               int64_t out_pitch) {
+    constexpr int64_t kBlock = 16;
+    for (int64_t top = 0; top < rows; top += kBlock)
+        for (int64_t left = 0; left < columns; left += kBlock) {
+            int64_t right = std::min(left + kBlock, columns), end = std::min(top + kBlock, rows);
+            for (int64_t c = left; c < right; ++c)
+                for (int64_t r = top; r < end; ++r)
+                    out[c * out_pitch + r] = in[r * in_pitch + c];
+        }
+}
+
 }  // namespace
 
 void input_row(const float* input, const Shape& shape, int64_t y, float* out) {
@@ -24,8 +37,7 @@ void input_row(const float* input, const Shape& shape, int64_t y, float* out) {
         }
         return;
     }
-    for (int64_t c = 0; c < shape.c; ++c, plane += shape.h * shape.w)
-        for (int64_t x = 0; x < shape.w; ++x) out[x * shape.c + c] = plane[x];
+    transpose(plane, shape.h * shape.w, shape.c, shape.w, out, shape.c);
 }
 
 void pad_channels_row(const Node& node, const RowSource& in, int64_t y, int64_t channels,
@@ -43,9 +55,8 @@ void subsample_row(const Node& node, const RowSource& in, int64_t y, int64_t col
 }
 
 void flatten_all(const RowSource& in, float* out) {
-    int64_t pixels = in.shape.h * in.shape.w, channels = in.shape.c;
-    for (int64_t c = 0; c < channels; ++c)
-        for (int64_t p = 0; p < pixels; ++p) *out++ = in.data[p * channels + c];
+    int64_t pixels = in.shape.h * in.shape.w;
+    transpose(in.data, in.shape.c, pixels, in.shape.c, out, pixels);
 }
 
 void concat_row(const RowSource& in, int64_t y, int64_t first, int64_t channels, float* out) {
