@@ -45,9 +45,11 @@ class LiteralPath(Auxiliary):
 
     def renew(self) -> None:
         """Set the scale for the next step; what came back was ``scale * g_a``."""
-        if self.main_norm is not None and self.auxiliary_norm is not None:
-            unscaled = self.auxiliary_norm.item() / self.scale
-            self.scale = ETA * self.main_norm.item() / (unscaled + EPSILON)
+        if self.main_norm is None or self.auxiliary_norm is None:
+            return
+        main, scaled = self.main_norm.item(), self.auxiliary_norm.item()
+        if main and scaled:  # a scale of zero could never be divided out again
+            self.scale = ETA * main / (scaled / self.scale + EPSILON)
 
 
 def compensate_literally_(

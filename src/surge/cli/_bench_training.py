@@ -96,7 +96,7 @@ def _measure(
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
         step = Step(name, variant, mode, device, batch)
         step()
-        facts[variant] = (training_speed.peak_bytes(step, device, before), saved, flops)
+        facts[variant] = (training_speed.peak_bytes(step, before), saved, flops)
         steps[variant] = step
     timings = interleaved(steps, seconds=command.seconds)
     rows = []

@@ -214,6 +214,9 @@ class Step:
             for _ in range(3):
                 self.once()
         torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self.device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self.once()
@@ -277,15 +280,17 @@ def _known(name: str, table: dict[str, Any], what: str) -> Any:
     return table[name]
 
 
-def peak_bytes(step: Callable[[], None], device: torch.device, before: int) -> int | None:
-    """Run steps and return the most memory held beyond ``before``; None off a GPU."""
-    if device.type != "cuda":
-        step()
+def peak_bytes(step: Step, before: int) -> int | None:
+    """Return the most memory held beyond ``before`` by a step that is warm; None off a GPU.
+
+    A captured step takes its memory when it is captured; a replay takes none.
+    """
+    if step.device.type != "cuda":
         return None
-    torch.cuda.reset_peak_memory_stats(device)
-    for _ in range(2):
+    if step.mode != "captured":
+        torch.cuda.reset_peak_memory_stats(step.device)
         step()
-    return torch.cuda.max_memory_allocated(device) - before
+    return torch.cuda.max_memory_allocated(step.device) - before
 
 
 def measured_ceilings(device: torch.device) -> Ceilings | None:
