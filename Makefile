@@ -20,6 +20,8 @@ $(STAMP): pyproject.toml constraints.txt $(ENGINE)
 	@$(PYTHON) -c 'import sys; sys.exit("constraints.txt needs Python 3.11 or newer, this is %d.%d: set PYTHON=" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]' ./runtime
+# Beside site-packages, for the tests of detection alone: lightning would import it, and fail.
+	$(BIN)/python -m pip install --quiet -c constraints.txt --no-deps --upgrade --target $(VENV)/vision torchvision
 	@touch $@
 
 lint: setup  ## ruff format, ruff check, mypy --strict

@@ -1,6 +1,8 @@
 """Rules and fixtures that every test shares."""
 
+import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,21 @@ def data_dir():
     if not folder.is_dir():
         pytest.skip(f"no real data: {folder} does not exist (set SURGE_DATA)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def torchvision():
+    """The package, read from the folder that keeps it away from lightning and transformers."""
+    from surge.models.vision_ops import vision
+
+    apart = str(Path(sys.prefix) / "vision")
+    installed = importlib.util.find_spec("torchvision") is not None
+    if not installed and not Path(apart).is_dir():
+        pytest.skip(f"no torchvision, and none in {apart} (make setup)")
+    if installed:
+        return vision()
+    sys.path.insert(0, apart)
+    try:
+        return vision()
+    finally:
+        sys.path.remove(apart)

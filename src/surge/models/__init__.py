@@ -1,6 +1,14 @@
 """Plain float architectures; ``surge.binarize_`` turns them into 1-bit networks."""
 
 from surge.models.backbone import BackboneReport, load_backbone_
+from surge.models.detector import (
+    Detector,
+    detector_scope,
+    float_detector,
+    load_body_,
+    reactnet_detector,
+)
+from surge.models.detector_parts import DetectorSettings
 from surge.models.digits import CnnDigits, cnn_digits
 from surge.models.imagenet import (
     BiRealResNet,
@@ -18,13 +26,19 @@ __all__ = [
     "BiRealResNet",
     "CifarResNet",
     "CnnDigits",
+    "Detector",
+    "DetectorSettings",
     "PlainResNet",
     "VggSmall",
     "bireal_resnet18",
     "build_model",
     "cnn_digits",
+    "detector_scope",
+    "float_detector",
     "list_models",
     "load_backbone_",
+    "load_body_",
+    "reactnet_detector",
     "reactnet_resnet18",
     "recu_resnet18",
     "resnet18",

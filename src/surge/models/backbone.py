@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from surge.errors import CheckpointMismatchError
 from surge.models.imagenet import BiRealResNet
+from surge.models.plain_resnet import PlainResNet
 
 _BLOCK = re.compile(r"layer([1-4])\.(\d+)\.(conv|bn)([12])\.(.+)")
 _SHORTCUT = re.compile(r"layer([1-4])\.0\.downsample\.([01])\.(.+)")
@@ -39,13 +40,15 @@ class BackboneReport:
         )
 
 
-def place_of(name: str, model: BiRealResNet) -> str:
-    """Return where a tensor of torchvision's ResNet-18 stands in a one-convolution network.
+def place_of(name: str, model: BiRealResNet | PlainResNet) -> str:
+    """Return where a tensor of torchvision's ResNet-18 stands in a network of this package.
 
     >>> from surge.models.imagenet import bireal_resnet18
     >>> place_of("layer2.1.conv1.weight", bireal_resnet18(classes=2))
     'stages.1.2.conv.weight'
     """
+    if isinstance(model, PlainResNet):
+        return name
     if found := _BLOCK.fullmatch(name):
         stage, block, kind, place, rest = found.groups()
         return f"stages.{int(stage) - 1}.{2 * int(block) + int(place) - 1}.{kind}.{rest}"
@@ -58,11 +61,14 @@ def place_of(name: str, model: BiRealResNet) -> str:
 
 
 @torch.no_grad()
-def load_backbone_(model: BiRealResNet, state: Mapping[str, Tensor]) -> BackboneReport:
+def load_backbone_(
+    model: BiRealResNet | PlainResNet, state: Mapping[str, Tensor]
+) -> BackboneReport:
     """Copy a float ResNet-18 with torchvision's names into a network of this package, in place.
 
-    Two blocks' convolutions become two blocks. A tensor is taken where its name has a place and
-    its shape is the same; a head for another number of classes is left.
+    Where a block has one convolution, the two of a float block become two blocks. A tensor is
+    taken where its name has a place and its shape is the same; a head for another number of
+    classes is left.
 
     Raises:
         CheckpointMismatchError: not one block convolution fits, so this is no ResNet-18.
@@ -70,7 +76,7 @@ def load_backbone_(model: BiRealResNet, state: Mapping[str, Tensor]) -> Backbone
     own = model.state_dict()
     places = {name: place_of(name, model) for name in state}
     taken = {n: p for n, p in places.items() if p in own and own[p].shape == state[n].shape}
-    if not any(".conv." in place for place in taken.values()):
+    if not any(".conv" in place for place in taken.values()):
         raise CheckpointMismatchError(
             "load_backbone_: no convolution fits. Expected a ResNet-18 with torchvision's names, "
             f'such as "layer1.0.conv1.weight"; got {", ".join(list(state)[:3]) or "nothing"}.'
