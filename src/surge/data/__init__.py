@@ -10,22 +10,30 @@ from surge.data.loader import ResidentLoader
 from surge.data.plan import EpochPlan, epoch_plan
 from surge.data.root import resolve_root
 from surge.data.split import hold_out, stratified_split
+from surge.data.voc import BoxSet, load_voc
+from surge.data.voc_loader import BoxView, DetectionLoader
+from surge.data.voc_metrics import average_precision
 
 __all__ = [
     "HALF",
     "IMAGENET",
     "Augmentation",
+    "BoxSet",
+    "BoxView",
     "DamagedDataError",
+    "DetectionLoader",
     "EpochPlan",
     "ImageSet",
     "Normalization",
     "ResidentLoader",
+    "average_precision",
     "crop_flip",
     "download_cifar10",
     "epoch_plan",
     "hold_out",
     "load_cifar10",
     "load_digits",
+    "load_voc",
     "normalize",
     "resolve_root",
     "stratified_split",

@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -92,8 +92,8 @@ class Decoder(Dataset[Any]):
 
 
 def decoded(
-    decoder: Decoder, tasks: Iterable[Any], *, workers: int, pinned: bool = False
-) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
+    decoder: Dataset[Any], tasks: Iterable[Any], *, workers: int, pinned: bool = False
+) -> Iterator[Any]:
     """Yield the answers of all tasks in order, a few ahead of time in worker processes."""
     if workers == 0:
         return map(decoder.__getitem__, tasks)
@@ -109,10 +109,24 @@ def decoded(
     return iter(loader)
 
 
+class Files(Protocol):
+    """A set of image files."""
+
+    @property
+    def root(self) -> Path:
+        """The folder that they are below."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Their paths below it."""
+
+    def __len__(self) -> int: ...
+
+
 class CorruptCount:
     """Names unreadable files as they are met, and gives up when there are too many."""
 
-    def __init__(self, files: FileSet) -> None:
+    def __init__(self, files: Files) -> None:
         """Allow a thousandth of the set, and at least five."""
         self.files, self.limit = files, max(5, len(files) // 1000)
         self.seen: set[int] = set()
