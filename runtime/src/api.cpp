@@ -107,6 +107,21 @@ int write_dims(const std::vector<int64_t>& from, int64_t* to, int capacity) {
     return int(from.size());
 }
 
+// What to say where the input named a row that no table has, and forget it.
+std::string missing_rows(const surge_model& model,
+                         const std::vector<std::unique_ptr<Workspace>>& spaces) {
+    std::string text;
+    for (const auto& space : spaces) {
+        if (space->missing_in < 0) continue;
+        const Node& node = model.plan.graph.nodes[size_t(space->missing_in)];
+        char number[32];
+        std::snprintf(number, sizeof number, "%.9g", double(space->missing));
+        text = "\"" + node.name + "\" has no row " + number;
+        space->missing_in = -1;
+    }
+    return text;
+}
+
 // Several samples at once are shared out whole; a single one is shared row by row.
 void run_batch(surge_model& model, const float* input, int64_t batch, float* output) {
     const Graph& graph = model.plan.graph;
@@ -124,7 +139,9 @@ void run_batch(surge_model& model, const float* input, int64_t batch, float* out
         pool->run(batch, sample);
     else
         for (int64_t i = 0; i < batch; ++i) sample(i, 0);
+    std::string wrong = missing_rows(model, spaces);
     for (auto& space : spaces) model.give_workspace(std::move(space));
+    if (!wrong.empty()) throw Error(wrong);
 }
 
 }  // namespace
@@ -216,7 +233,11 @@ int surge_profile(surge_model* model, const float* input, int64_t batch, float* 
                           lock.owns_lock() ? model->pool.get() : nullptr);
         for (int64_t i = 0; i < batch; ++i)
             executor.profile(input + i * in, output + i * out, microseconds);
-        model->give_workspace(std::move(space));
+        std::vector<std::unique_ptr<Workspace>> spaces;
+        spaces.push_back(std::move(space));
+        std::string wrong = missing_rows(*model, spaces);
+        model->give_workspace(std::move(spaces[0]));
+        if (!wrong.empty()) throw Error(wrong);
     });
     return done ? 0 : -1;
 }

@@ -39,7 +39,8 @@ void gather_weights(Plan& plan) {
     size_t total = 0;
     auto parts = [](Step& step) {
         std::vector<AlignedMemory*> list = {&step.binary.weights, &step.binary.base,
-                                            &step.real.weights, &step.bytes.weights};
+                                            &step.real.weights, &step.bytes.weights,
+                                            &step.table};
         for (PlaneFilters& plane : step.planes) list.push_back(&plane.bits.weights);
         return list;
     };
@@ -57,7 +58,8 @@ void gather_weights(Plan& plan) {
 int64_t filters_of(const Step& step) {
     // Plane by plane there are counts and sums.
     int64_t planes = step.planes.empty() ? 0 : 2 * step.planes[0].bits.blocks;
-    return kLanes * std::max({step.binary.blocks, step.real.blocks, step.bytes.blocks, planes});
+    int64_t blocks = std::max({step.binary.blocks, step.real.blocks, step.bytes.blocks, planes});
+    return std::max(kLanes * blocks, step.scratch_values);
 }
 
 void size_scratch(Plan& plan) {

@@ -10,7 +10,16 @@ constexpr size_t kLargestArena = size_t(1) << 31;
 // Whether an operator makes its rows one by one, in any order, so that they need no memory of their
 // own where they are only needed as bits.
 inline bool works_by_rows(const Node& maker) {
-    return maker.has_epilogue() || maker.op == Op::Round || maker.op == Op::Ternary;
+    switch (maker.op) {
+        case Op::Round:
+        case Op::Ternary:
+        case Op::Add:
+        case Op::Above:
+        case Op::Softmax:
+        case Op::Gelu:
+        case Op::Tanh: return true;
+        default: return maker.has_epilogue();
+    }
 }
 
 // Give every buffer its place; two that are never needed at the same time may share bytes.

@@ -4,16 +4,21 @@
 #include <vector>
 
 #include "kernels.hpp"
+#include "tokens.hpp"
 
 namespace surge {
 
 extern const Kernels kScalarKernels;
+extern const TokenKernels kScalarTokens;
 #if defined(SURGE_X86)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
+extern const TokenKernels kAvx2Tokens;
+extern const TokenKernels kAvx512Tokens;
 #endif
 #if defined(SURGE_NEON)
 extern const Kernels kNeonKernels;
+extern const TokenKernels kNeonTokens;
 #endif
 
 namespace {
@@ -45,6 +50,17 @@ const Kernels* find_kernels(const char* name) {
     for (const Kernels* tier : tiers)
         if (std::strcmp(tier->name, name) == 0) return tier;
     return nullptr;
+}
+
+const TokenKernels& token_kernels(const Kernels& tier) {
+#if defined(SURGE_X86)
+    if (&tier == &kAvx512Kernels) return kAvx512Tokens;
+    if (&tier == &kAvx2Kernels) return kAvx2Tokens;
+#endif
+#if defined(SURGE_NEON)
+    if (&tier == &kNeonKernels) return kNeonTokens;
+#endif
+    return (void)tier, kScalarTokens;
 }
 
 const char* kernel_names() {

@@ -53,11 +53,12 @@ void Executor::share(int64_t count, int64_t work, const Task& task) {
 }
 
 void Executor::run_step(const Step& step, const float* input) {
-    if (step.pulled) return;
+    if (step.pulled || step.skipped) return;
     clear_sinks(step);
     if (step.node < 0) return input_step(step, input);
     const Node& node = plan_.graph.nodes[size_t(step.node)];
     if (step.padded >= 0) pad_input(step, node);
+    if (step.packed >= 0) arrange(step, node);
     if (node.op == Op::MaxPool) return pool_step(step, node);
     const Shape& out = shape(step.output);
     float* result = value(step.output);
@@ -87,6 +88,12 @@ void Executor::write_sinks(const Step& step, int64_t y, const float* row) {
     for (int index : step.sinks) {
         if (index == step.fused) continue;
         const SignSink& sink = plan_.sinks[size_t(index)];
+        if (sink.rule == BitRule::Above) {
+            tokens_.above_row({row, shape(sink.value).w, sink.groups, sink.channels, sink.words,
+                               sink.shift.empty() ? nullptr : sink.shift.data(), sink.limit,
+                               buffer<uint32_t>(sink.buffer) + sink.place(y, 0)});
+            continue;
+        }
         if (sink.rule != BitRule::Sign) {
             kernels_.plane_bits({row, shape(sink.value).w * sink.groups, sink.channels, sink.words,
                                  sink.planes, sink.rule == BitRule::Ternary,
@@ -253,7 +260,9 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
                 concat_row({value(part), shape(part)}, y, first, result.c, out);
                 first += shape(part).c;
             }
+            return;
         }
+        default: return token_row(step, node, y, out, scratch);
     }
 }
 

@@ -6,6 +6,7 @@
 #include "plan.hpp"
 #include "pool.hpp"
 #include "rows.hpp"
+#include "tokens.hpp"
 
 namespace surge {
 
@@ -20,12 +21,19 @@ struct Workspace {
     AlignedMemory arena;
     AlignedMemory scratch;
     std::vector<std::vector<const float*>> rows;  // of a pool's window
+    // A number in the input that no row of a table has, and the operator that met it.
+    int missing_in = -1;
+    float missing = 0;
 };
+
+// Point the end of a row at the channels of one group.
+void choose_channels(FinishRow& end, const Node& node, int64_t first, int64_t channels);
 
 class Executor {
    public:
     Executor(const Plan& plan, const Kernels& kernels, Workspace& workspace, ThreadPool* pool)
-        : plan_(plan), kernels_(kernels), workspace_(workspace), pool_(pool) {}
+        : plan_(plan), kernels_(kernels), tokens_(token_kernels(kernels)), workspace_(workspace),
+          pool_(pool) {}
 
     // One sample in, one sample out, both in torch's order.
     void run(const float* input, float* output);
@@ -46,6 +54,13 @@ class Executor {
     void byte_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void average_row(const Node& node, const RowSource& in, int64_t y, int64_t pixels, float* out);
     void affine_row(const Node& node, int64_t y, float* out);
+    void token_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void embedding_row(const Step& step, const Node& node, float* out);
+    void add_rows(const Step& step, const Node& node, float* out);
+    void softmax_row(const Node& node, int64_t y, float* out);
+    void norm_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void arrange(const Step& step, const Node& node);
+    void matmul_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     FinishRow finish(const Node& node, int64_t y, int64_t column, float* out) const;
     void write_to(float* output);
     void copy_out(float* output) const;
@@ -63,6 +78,7 @@ class Executor {
 
     const Plan& plan_;
     const Kernels& kernels_;
+    const TokenKernels& tokens_;
     Workspace& workspace_;
     ThreadPool* pool_;
     float* output_ = nullptr;  // where the result goes, if it needs no copy

@@ -28,8 +28,6 @@ FinishRow Executor::finish(const Node& node, int64_t y, int64_t column, float* o
     return end;
 }
 
-namespace {
-
 // Point a row's end at the channels of one group.
 void choose_channels(FinishRow& end, const Node& node, int64_t first, int64_t channels) {
     end.channels = channels;
@@ -43,8 +41,6 @@ void choose_channels(FinishRow& end, const Node& node, int64_t first, int64_t ch
     end.output += first;
     if (end.residual) end.residual += first;
 }
-
-}  // namespace
 
 void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* out,
                           char* scratch) {

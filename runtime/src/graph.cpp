@@ -24,6 +24,10 @@ const std::map<std::string, Op> kOps = {
     {"square_root", Op::SquareRoot},   {"sample_mean", Op::SampleMean},
     {"sample_variance", Op::SampleVariance}, {"round", Op::Round},    {"ternary", Op::Ternary},
     {"transpose", Op::Transpose},
+    {"embedding", Op::Embedding},  {"add_rows", Op::AddRows},         {"select", Op::Select},
+    {"equals", Op::Equals},        {"above", Op::Above},              {"layer_norm", Op::LayerNorm},
+    {"softmax", Op::Softmax},      {"gelu", Op::Gelu},                {"tanh", Op::Tanh},
+    {"binary_matmul", Op::BinaryMatmul},
 };
 
 class GraphReader {
@@ -95,8 +99,10 @@ class GraphReader {
         for (const Json& input : entry.at("inputs").items())
             node.inputs.push_back(known(input.text()));
         size_t needed = takes_two(node.op) ? 2 : 1;
-        if (node.op == Op::Concat ? node.inputs.empty() : node.inputs.size() != needed)
-            fail("wrong number of inputs");
+        bool fits = node.op == Op::Concat    ? !node.inputs.empty()
+                    : node.op == Op::Softmax ? node.inputs.size() == 1 || node.inputs.size() == 2
+                                             : node.inputs.size() == needed;
+        if (!fits) fail("wrong number of inputs");
         read_window(entry, node.window);
         Shape result = infer(entry, node);
         check(result);
@@ -111,7 +117,7 @@ class GraphReader {
 
     static bool takes_two(Op op) {
         return op == Op::Multiply || op == Op::Add || op == Op::Subtract || op == Op::Divide ||
-               op == Op::Ternary;
+               op == Op::Ternary || op == Op::BinaryMatmul;
     }
 
     static void read_pair(const Json& entry, const char* key, int64_t low, int64_t high,
@@ -176,8 +182,24 @@ class GraphReader {
             case Op::SquareRoot:
             case Op::Affine:
             case Op::Absolute: return in;
+            default: return infer_of_tokens(entry, node);
         }
-        return in;
+    }
+
+    Shape infer_of_tokens(const Json& entry, Node& node) {
+        std::vector<Shape> inputs;
+        for (int input : node.inputs) inputs.push_back(shape(input));
+        if (node.op == Op::Above && entry.find("shift"))
+            node.shift = vector(entry.at("shift"), inputs[0].c);
+        bool made_above = node.op == Op::BinaryMatmul && node.inputs[0] > 0 &&
+                          graph_.nodes[size_t(node.inputs[0]) - 1].op == Op::Above;
+        try {
+            Shape result = infer_tokens(file_, entry, node, inputs);
+            if (node.unit && !made_above) throw Error("its first factor is not 0 or 1");
+            return result;
+        } catch (const Error& why) {
+            fail(why.what());
+        }
     }
 
     Shape infer_convolution(const Json& entry, Node& node) {

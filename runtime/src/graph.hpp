@@ -9,6 +9,8 @@
 
 namespace surge {
 
+class Json;
+
 // One sample of a value: rows, columns, channels (NHWC). Vectors have one row and one column.
 struct Shape {
     int64_t h = 1, w = 1, c = 1;
@@ -39,6 +41,17 @@ enum class Op {
     Round,
     Ternary,
     Transpose,
+    // Of tokens: see graph_tokens.cpp.
+    Embedding,
+    AddRows,
+    Select,
+    Equals,
+    Above,
+    LayerNorm,
+    Softmax,
+    Gelu,
+    Tanh,
+    BinaryMatmul,
 };
 
 enum class ActivationKind { None, Relu, Clamp, Sign, Prelu, Rprelu, Between };
@@ -77,6 +90,13 @@ struct Node {
     bool channels_first = true;  // order of a flattened value
     int64_t correction = 0;   // of a variance
     int64_t levels = 1;       // of a rounded value
+    int64_t index = 0;        // of a selected token, or of the first row of a table
+    int64_t heads = 1;        // of a product of two values
+    bool transposed = false;  // whether the rows of both are multiplied, not rows with columns
+    bool unit = false;        // whether the first factor is 0 or 1
+    float number = 0;         // limit of `above`, eps of a norm, what `equals` compares with
+    int64_t rows = 0;         // of a table
+    std::vector<float> row_scale;
     int64_t weight_bits = 0;  // of a real convolution with weights of few bits
     std::vector<float> offset;  // of such weights, by filter
     Pixels pixels;            // not empty: computed in whole numbers
@@ -87,7 +107,8 @@ struct Node {
 
     bool by_bytes() const { return !pixels.scale.empty(); }
     bool has_epilogue() const {
-        return op == Op::Conv || op == Op::BinaryConv || op == Op::Affine;
+        return op == Op::Conv || op == Op::BinaryConv || op == Op::Affine ||
+               op == Op::LayerNorm || op == Op::BinaryMatmul;
     }
 };
 
@@ -97,6 +118,11 @@ struct Graph {
     int output = 0;
     std::vector<int64_t> input_dims, output_dims;  // of one sample, in torch's order
 };
+
+// What an operator of tokens makes of inputs of these shapes; its attributes are read and checked.
+// Others give the shape of their first input. What is wrong is said in an Error.
+Shape infer_tokens(const Container& file, const Json& entry, Node& node,
+                   const std::vector<Shape>& inputs);
 
 Graph read_graph(const Container& file);
 // As the file writes it: "conv2d", ...

@@ -4,6 +4,7 @@
 
 #include "arena.hpp"
 #include "error.hpp"
+#include "factors.hpp"
 
 namespace surge {
 namespace {
@@ -17,6 +18,7 @@ class Planner {
     Plan make() {
         plan_.graph = read_graph(file_);
         make_steps();
+        skip_bits();
         find_uses();
         place_sinks();
         choose_direct();
@@ -54,6 +56,10 @@ class Planner {
         const Node* made = maker(value);
         rule = made && made->op == Op::Ternary ? BitRule::Ternary : BitRule::Digits;
         if (made && made->op == Op::Ternary) return 2;
+        if (made && made->op == Op::Above) {
+            rule = BitRule::Above;
+            return 1;
+        }
         const Node* limits = made && made->op == Op::Round ? maker(made->inputs[0]) : nullptr;
         if (!limits || limits->activation.kind != ActivationKind::Clamp ||
             limits->activation.low < 0.0f || limits->activation.high > 1.0f)
@@ -75,7 +81,28 @@ class Planner {
     }
 
     static bool reads_bits(const Step& step, const Node& reader) {
-        return reader.op == Op::BinaryConv || step.planar;
+        return reader.op == Op::BinaryConv || reader.op == Op::BinaryMatmul || step.planar;
+    }
+
+    // Whether an input is read as bits that the maker of `above`'s own input writes.
+    bool reads_past(const Step& step, size_t input) const {
+        const Node* made = maker(node(step).inputs[input]);
+        if (!made || made->op != Op::Above) return false;
+        return step.planar || (node(step).op == Op::BinaryMatmul && node(step).unit && input == 0);
+    }
+
+    // A comparison that only such readers want is not computed.
+    void skip_bits() {
+        std::vector<bool> wanted(plan_.graph.values.size(), false);
+        for (size_t i = 1; i < plan_.steps.size(); ++i) {
+            const Node& reader = node(plan_.steps[i]);
+            if (reader.residual >= 0) wanted[size_t(reader.residual)] = true;
+            for (size_t k = 0; k < reader.inputs.size(); ++k)
+                if (!reads_past(plan_.steps[i], k)) wanted[size_t(reader.inputs[k])] = true;
+        }
+        wanted[size_t(plan_.graph.output)] = true;
+        for (size_t i = 1; i < plan_.steps.size(); ++i)
+            plan_.steps[i].skipped = node(plan_.steps[i]).op == Op::Above && !wanted[i];
     }
 
     // Values are numbered in the order they are made: value v comes from step v.
@@ -84,6 +111,7 @@ class Planner {
         float_uses_.assign(plan_.graph.values.size(), 0);
         for (size_t i = 1; i < plan_.steps.size(); ++i) {
             const Node& reader = node(plan_.steps[i]);
+            if (plan_.steps[i].skipped) continue;
             if (!reads_bits(plan_.steps[i], reader))
                 for (int value : reader.inputs) use(value, int(i));
             if (reader.residual >= 0) use(reader.residual, int(i));
@@ -128,7 +156,9 @@ class Planner {
             int value = node(step).inputs[0];
             Step& source = plan_.steps[size_t(value)];
             bool alone = value > 0 && float_uses_[size_t(value)] == 1 && source.sinks.empty();
-            if (!alone || !node(source).has_epilogue()) continue;
+            bool windowed = node(source).op == Op::Conv || node(source).op == Op::BinaryConv ||
+                            node(source).op == Op::Affine;
+            if (!alone || !windowed) continue;
             step.pulls = value;
             source.pulled = true;
             // What the source reads is read later than its own place says.
@@ -161,11 +191,46 @@ class Planner {
         for (size_t i = 1; i < plan_.steps.size(); ++i) {
             const Node& reader = node(plan_.steps[i]);
             if (!reads_bits(plan_.steps[i], reader)) continue;
-            int sink = find_sink(reader);
-            plan_.steps[i].signs = sink;
-            Buffer& buffer = plan_.buffers[size_t(plan_.sinks[size_t(sink)].buffer)];
-            buffer.last = std::max(buffer.last, int(i));
+            Step& step = plan_.steps[i];
+            bool product = reader.op == Op::BinaryMatmul;
+            step.signs = product ? factor_sink(reader, 0) : find_sink(reader);
+            last_read(step.signs, int(i));
+            if (!product) continue;
+            step.second = factor_sink(reader, 1);
+            last_read(step.second, int(i));
+            size_t bytes = factor_bytes(reader, shape(reader.inputs[1]));
+            if (bytes > kLargestArena) throw Error("\"" + reader.name + "\" is too large to run");
+            step.packed = add_buffer(bytes, int(i), int(i));
         }
+    }
+
+    void last_read(int sink, int step) {
+        Buffer& buffer = plan_.buffers[size_t(plan_.sinks[size_t(sink)].buffer)];
+        buffer.last = std::max(buffer.last, step);
+    }
+
+    // Read what `above` compares, instead of its result.
+    void look_past(SignSink& sink) const {
+        const Node* made = maker(sink.value);
+        sink.rule = BitRule::Above;
+        sink.limit = made->number;
+        sink.shift = made->shift;
+        sink.value = made->inputs[0];
+    }
+
+    // Every head has whole words; where its channels fill them, heads are no groups.
+    int factor_sink(const Node& reader, size_t input) {
+        SignSink sink;
+        sink.value = reader.inputs[input];
+        const Shape& in = shape(sink.value);
+        bool side_by_side = reader.transposed || input == 1;
+        if (side_by_side && in.c / reader.heads % kWordBits) sink.groups = reader.heads;
+        sink.channels = in.c / sink.groups;
+        sink.words = (sink.channels + kWordBits - 1) / kWordBits;
+        sink.rows = in.h;
+        sink.columns = in.w;
+        if (input == 0 && reader.unit) look_past(sink);
+        return same_sink(std::move(sink), reader.name);
     }
 
     int find_sink(const Node& reader) {
@@ -180,16 +245,22 @@ class Planner {
         sink.columns = in.w + 2 * sink.padding[1];
         sink.shift = reader.shift;
         if (reader.op == Op::Conv) sink.planes = planes_of(sink.value, sink.rule);
+        if (sink.rule == BitRule::Above) look_past(sink);
+        return same_sink(std::move(sink), reader.name);
+    }
+
+    // The number of a sink: of one that is there already, if it has the same bits.
+    int same_sink(SignSink sink, const std::string& reader) {
         for (size_t i = 0; i < plan_.sinks.size(); ++i) {
             const SignSink& other = plan_.sinks[i];
             if (other.value == sink.value && other.groups == sink.groups &&
-                other.rule == sink.rule &&
+                other.rule == sink.rule && other.limit == sink.limit &&
                 std::equal(sink.padding, sink.padding + 2, other.padding) &&
                 other.shift == sink.shift)
                 return int(i);
         }
         size_t words = size_t(sink.planes) * size_t(sink.plane_words());
-        if (words > kLargestArena / 4) throw Error("\"" + reader.name + "\" is too large to run");
+        if (words > kLargestArena / 4) throw Error("\"" + reader + "\" is too large to run");
         sink.buffer = add_buffer(words * 4, sink.value, sink.value);
         int index = int(plan_.sinks.size());
         plan_.steps[size_t(sink.value)].sinks.push_back(index);
@@ -202,7 +273,7 @@ class Planner {
         for (size_t v = 0; v < plan_.graph.values.size(); ++v) {
             const Step& step = plan_.steps[v];
             bool by_rows = step.node >= 0 && works_by_rows(node(step));
-            if ((last_float_use_[v] < 0 && by_rows) || step.pulled) continue;
+            if ((last_float_use_[v] < 0 && by_rows) || step.pulled || step.skipped) continue;
             if (v == 0 && input_in_passing_) continue;
             int last = std::max(last_float_use_[v], int(v));
             int reused = by_rows ? reusable(step, int(v)) : -1;

@@ -17,8 +17,8 @@ struct Buffer {
 };
 
 // What the bits of a value say: its sign; the digits of a whole number, lowest plane first; where a
-// ternary value is 1 and where it is -1.
-enum class BitRule { Sign, Digits, Ternary };
+// ternary value is 1 and where it is -1; where it is above a limit.
+enum class BitRule { Sign, Digits, Ternary, Above };
 
 // A value as bits, with a border of zeros, as a binary convolution reads them. The step that makes
 // the value writes them, row by row, while the row is still in the cache.
@@ -31,6 +31,7 @@ struct SignSink {
     int64_t groups = 1, channels = 0, words = 0;
     int64_t rows = 0, columns = 0;  // with the border
     std::vector<float> shift;
+    float limit = 0;
 
     int64_t pixel_words() const { return groups * words; }
     int64_t row_words() const { return columns * pixel_words(); }
@@ -50,6 +51,9 @@ struct Step {
     int output = 0;   // value
     int padded = -1;  // buffer of the input with a border around it (real convolutions)
     int signs = -1;   // sink that a binary convolution, or one by planes, reads
+    int second = -1;  // sink of the second factor of a product of two values
+    int packed = -1;  // buffer of that factor in the order of weights
+    bool skipped = false;  // whether its value is only needed as bits that others write
     bool planar = false;  // whether a convolution of few bits is computed plane by plane
     std::vector<int> sinks;        // that this step writes
     int fused = -1;                // the one of them that the kernel writes by itself
@@ -63,6 +67,8 @@ struct Step {
     std::vector<PlaneFilters> planes;
     FloatFilters real;
     ByteFilters bytes;
+    AlignedMemory table;  // rows to look up, or to add
+    int64_t scratch_values = 0;  // of a pixel, beside the kernels' results
     // Where only signs are needed: 1 where the sum of products is between these.
     std::vector<int32_t> lowest, highest;
 };

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "arena.hpp"
+#include "factors.hpp"
 #include "thresholds.hpp"
 
 namespace surge {
@@ -39,7 +40,8 @@ void join_rows(const Plan& plan, Step& step, const Node& op, const Shape& out) {
 void choose_fused(const Plan& plan, Step& step, const Node& op, int64_t depth) {
     if (op.groups != 1) return;
     for (int index : step.sinks)
-        if (plan.sinks[size_t(index)].groups == 1) {
+        if (plan.sinks[size_t(index)].groups == 1 &&
+            plan.sinks[size_t(index)].rule == BitRule::Sign) {
             step.fused = index;
             break;
         }
@@ -88,6 +90,14 @@ void prepare(const Container& file, Plan& plan, Step& step) {
         }
         add_offsets(step, window, columns * in.c, in.c, 1, 1);
         join_rows(plan, step, op, out);
+    } else if (op.op == Op::BinaryMatmul) {
+        int64_t words = (op.transposed ? in.c / op.heads : in.c) + kWordBits - 1;
+        for (int64_t w = 0; w < words / kWordBits; ++w) step.offsets.push_back(int32_t(w));
+        step.scratch_values = factor_filters(op, plan.shape(op.inputs[1]));
+    } else if (op.op == Op::LayerNorm) {
+        step.scratch_values = out.c;
+    } else if (op.op == Op::Embedding || op.op == Op::AddRows) {
+        step.table = make_table(file, op, in, out);
     }
     step.chunk = chunk_of(filters_of(step), out.w * step.joined);
 }

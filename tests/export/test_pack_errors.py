@@ -72,9 +72,9 @@ def test_weights_of_other_values_are_refused_by_name(tmp_path):
     assert "neither odd numbers nor two values per filter" in message and '"0"' in message
 
 
-def test_embedding_is_refused_by_name(tmp_path):
+def test_embedding_of_real_numbers_is_refused_by_name(tmp_path):
     layer = nn.Sequential(surge.BinaryEmbedding(4, 4))
-    assert '"0" (BinaryEmbedding' in refusal(layer, torch.zeros(1, 4, 6), tmp_path / "m.surge")
+    assert '"0" (BinaryEmbedding' in refusal(layer, torch.zeros(1, 4), tmp_path / "m.surge")
 
 
 def test_control_flow_on_values_is_refused(tmp_path):

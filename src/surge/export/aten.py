@@ -94,6 +94,20 @@ def _repeats(low: "Lowering", wide: Any, narrow: Any) -> bool:
     return fits and whole
 
 
+def add_rows(low: "Lowering", node: fx.Node, left: Any, right: Any) -> bool:
+    """Add one row of a constant to every token, if that is what it has; return whether it is."""
+    x, constant = (left, right) if low.is_value(left) else (right, left)
+    tensor, shape = low.constant(constant), low.shape(x)
+    wanted = isinstance(tensor, Tensor) and len(shape) == 3 and low.value(x) not in low.sequences
+    if not wanted or shape[1] == 1 or tuple(tensor.shape) not in (shape[1:], (1, *shape[1:])):
+        return False
+    name = constant.name if isinstance(constant, fx.Node) else ""
+    table, first = low.tables.get(name, (tensor.reshape(shape[1:]), 0))
+    weight = table.detach().float().cpu()
+    low.emit(node, "add_rows", [x], numbers={"first": first}, weight=weight)
+    return True
+
+
 @handles("aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor")
 def _add(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     left, right, alpha = a
@@ -108,6 +122,8 @@ def _add(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
             low.emit(node, "add", [right, left])
         else:
             low.refuse(node, "combines two tensors whose sizes do not fit, or with a factor")
+    elif sign * alpha == 1 and add_rows(low, node, left, right):
+        return
     elif low.is_value(left):
         vector = low.vector(node, low.constant(right) * (sign * alpha), left)
         low.emit(node, "affine", [left], bias=vector, arithmetic=[plus(vector)])
@@ -154,22 +170,6 @@ def _round(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, levels = a
     whole = low.emit_inner(node, "round", [low.value(x)], numbers={"levels": int(levels)})
     low.emit(node, "affine", [whole], scale=torch.tensor(1 / int(levels)))
-
-
-@handles("surge.elastic_signed.default")
-def _elastic_signed(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    level = low.constant(a[1]).detach().float().cpu().clamp(min=1e-5).reshape(1)
-    signs = low.emit_inner(node, "affine", [low.value(a[0])], activation=Activation("sign"))
-    low.emit(node, "affine", [signs], scale=level)
-
-
-@handles("surge.elastic_unsigned.default")
-def _elastic_unsigned(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    level = low.constant(a[1]).detach().float().cpu().clamp(min=1e-5).reshape(1)
-    limits = Activation("clamp", {"low": 0.0, "high": 1.0})
-    parts = low.emit_inner(node, "affine", [low.value(a[0])], scale=1 / level, activation=limits)
-    whole = low.emit_inner(node, "round", [parts], numbers={"levels": 1})
-    low.emit(node, "affine", [whole], scale=level)
 
 
 @handles("surge.ternary.default")
@@ -221,12 +221,15 @@ def _prelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "affine", [source], activation=activation)
 
 
-@handles(
+SIGNS = (
     "surge.sign_identity.default",
     "surge.sign_clipped.default",
     "surge.sign_bireal.default",
     "surge.sign_ede.default",
     "surge.sign_swish.default",
 )
+
+
+@handles(*SIGNS)
 def _sign(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "affine", [a[0]], activation=Activation("sign"))

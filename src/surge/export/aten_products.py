@@ -21,6 +21,7 @@ REAL = 32
 @handles("aten.conv2d.default", "aten.conv2d.padding", "aten.conv1d.default", "aten.conv1d.padding")
 def _convolution(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, weight, bias, stride, padding, dilation, groups = a
+    _check_real(low, node, x)
     flat = "conv1d" in str(node.target)
     if low.is_value(weight) or len(low.shape(x)) != (3 if flat else 4):
         low.refuse(node, "has a weight that is not a constant, or an input without a batch")
@@ -47,12 +48,19 @@ def _convolution(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 @handles("aten.linear.default")
 def _linear(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, weight, bias = a
+    _check_real(low, node, x)
     if low.is_value(weight) or len(low.shape(x)) == 4:
         low.refuse(node, "multiplies two computed tensors, or acts on the columns of images")
     kernel: Tensor = low.constant(weight).detach().float().cpu()[:, :, None, None]
     vector = None if bias is None else low.constant(bias).detach().float().cpu()
     source = low.as_rows(node, x)
     low.emit(node, "conv2d", [source], numbers=_pointwise(), weight=kernel, bias=vector)
+
+
+def _check_real(low: "Lowering", node: fx.Node, x: Any) -> None:
+    # Torch would notice when it runs, but not when it traces.
+    if low.is_value(x) and not x.meta["val"].is_floating_point():
+        low.refuse(node, "multiplies whole numbers; give an example_input of real ones")
 
 
 def _pointwise() -> dict[str, Any]:
@@ -63,6 +71,7 @@ def _layer_geometry(
     low: "Lowering", node: fx.Node, x: Any, shape: Geometry
 ) -> tuple[str, dict[str, Any], tuple[int, ...]]:
     """Return the input of a layer in the layout it needs, its window, and its kernel's shape."""
+    _check_real(low, node, x)
     if shape.kind == "linear":
         if len(low.shape(x)) == 4:
             low.refuse(node, "acts on the columns of images")

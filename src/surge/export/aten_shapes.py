@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from torch import fx
 
 from surge.export.aten import handles, pair, window
+from surge.export.aten_attention import as_heads
 
 if TYPE_CHECKING:
     from surge.export.lower import Lowering
@@ -137,6 +138,8 @@ def _abs(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     before = low.shape(a[0])
     after = tuple(int(size) for size in node.meta["val"].shape)
+    if as_heads(low, node, a[0], after):
+        return
     if after == before:
         low.alias[node.name] = low.value(a[0])
     elif len(after) == 2 and after[0] == before[0]:

@@ -82,11 +82,14 @@ class Encoder:
             entry["channels"] = node.weight.shape[0]
             bits = pack_bits(filters_last(node.weight))
             entry["weight"] = self.add(f"{name}.weight", bits)
+        elif node.op in ("embedding", "add_rows"):
+            self._table(entry, name, node)
         elif node.op == "conv2d" and node.weight_bits:
             self._few_bit_weight(entry, name, node)
         elif node.op == "conv2d":
             self._real_weight(entry, name, node)
         vectors = {
+            "row_scale": node.row_scale,
             "shift": node.shift,
             "offset": node.offset,
             "scale": node.scale,
@@ -109,27 +112,43 @@ class Encoder:
         if node.weight_bits > 1:
             entry["weight_bits"] = node.weight_bits
 
+    def _table(self, entry: dict[str, Any], name: str, node: Node) -> None:
+        assert node.weight is not None
+        entry["rows"] = node.weight.shape[0]
+        if node.op == "embedding":
+            entry["channels"] = node.weight.shape[1]
+        if node.weight_bits:
+            entry["weight"] = self.add(f"{name}.weight", pack_bits(node.weight))
+            return
+        numbers, step = self._rest(name, node.weight[:, :, None, None])
+        entry["weight"] = self.add(f"{name}.weight", numbers)
+        node.row_scale = None if step is None else step.float()
+
     def _real_weight(self, entry: dict[str, Any], name: str, node: Node) -> None:
         assert node.weight is not None
         weight = filters_last(node.weight)
         entry["channels"] = weight.shape[0]
-        if not bool(torch.isfinite(weight).all()):
-            raise ExportError(f'pack: the weight of "{name}" holds values that are not finite.')
         if "pixels" in node.numbers:
             entry["weight"] = self.add(f"{name}.weight", weight.to(torch.int8).numpy())
             return
-        if self.rest == "int8":
-            whole, step = rounded(weight)
+        numbers, step = self._rest(name, weight)
+        if step is not None:
             # The steps become part of the scale, which a BatchNorm brings anyway.
             node.scale = (step if node.scale is None else step * node.scale.double()).float()
-            entry["weight"] = self.add(f"{name}.weight", whole.to(torch.int8).numpy())
-            return
+        entry["weight"] = self.add(f"{name}.weight", numbers)
+
+    def _rest(self, name: str, weight: Tensor) -> tuple[NDArray[Any], Tensor | None]:
+        """Return real weights in the type they are stored in, and the steps of int8."""
+        if not bool(torch.isfinite(weight).all()):
+            raise ExportError(f'pack: the weight of "{name}" holds values that are not finite.')
+        if self.rest == "int8":
+            whole, step = rounded(weight)
+            return whole.to(torch.int8).numpy(), step
         if self.rest == "fp16" and float(weight.abs().max()) > torch.finfo(torch.float16).max:
             raise ExportError(
                 f'pack: the weight of "{name}" does not fit into fp16; use rest="fp32".'
             )
-        array = weight.numpy().astype(np.float16 if self.rest == "fp16" else np.float32)
-        entry["weight"] = self.add(f"{name}.weight", array)
+        return weight.numpy().astype(np.float16 if self.rest == "fp16" else np.float32), None
 
     def _activation(self, name: str, activation: Activation) -> dict[str, Any]:
         open_ended = activation.kind == "between"

@@ -50,9 +50,9 @@ def _fold_input_scales(graph: Graph) -> None:
 
 
 def _fold_shifts(graph: Graph) -> None:
-    """Let binary layers compare with a threshold instead of reading a shifted copy."""
+    """Let signs and comparisons take a shift with them instead of reading a shifted copy."""
     for node in graph:
-        if node.op != "binary_conv2d":
+        if node.op not in ("binary_conv2d", "above") or node.shift is not None:
             continue
         source = graph.producer(node.inputs[0])
         if source is not None and source.only_adds_vector:
@@ -122,8 +122,7 @@ def _partner(graph: Graph, node: Node) -> Node | None:
         and graph.is_private(candidate.output)
         and _fits(candidate, node, swapped=candidate.output != node.inputs[0])
     ]
-    kinds = ("binary_conv2d", "conv2d", "affine")
-    return min(fitting, key=lambda item: kinds.index(item.op), default=None)
+    return min(fitting, key=lambda item: EPILOGUE.index(item.op), default=None)
 
 
 def _last_part(node: Node) -> int:

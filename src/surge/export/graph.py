@@ -15,8 +15,8 @@ from typing import Any
 
 from torch import Tensor
 
-EPILOGUE = ("conv2d", "binary_conv2d", "affine")
-"""Operators that have an epilogue; ``affine`` is nothing else."""
+EPILOGUE = ("binary_conv2d", "binary_matmul", "conv2d", "layer_norm", "affine")
+"""Operators that have an epilogue, the dearest first; ``affine`` is nothing else."""
 
 
 @dataclass
@@ -40,13 +40,16 @@ class Node:
     numbers: dict[str, Any] = field(default_factory=dict)
     """Attributes: whole numbers and lists of them."""
     weight: Tensor | None = None
-    """Of a convolution, as torch has it: [out, in / groups, height, width]."""
+    """Of a convolution, as torch has it: [out, in / groups, height, width]; or a table."""
     weight_bits: int = 0
-    """Of a real convolution whose weights are odd whole numbers of few bits; 0: real numbers."""
+    """Of a real convolution whose weights are odd whole numbers of few bits; 0: real numbers. Of a
+    table of +-1: 1."""
+    row_scale: Tensor | None = None
+    """Of a table: one factor per row."""
     offset: Tensor | None = None
     """Added to such weights, one value per filter."""
     shift: Tensor | None = None
-    """Added to the input of a binary convolution before its sign."""
+    """Added to the input of a binary convolution before its sign, or to what is compared."""
     scale: Tensor | None = None
     bias: Tensor | None = None
     residual: str | None = None
@@ -71,6 +74,12 @@ class Node:
             and self.residual is None
             and self.activation is None
         )
+
+    @property
+    def only_activates(self) -> bool:
+        """Whether the node does nothing but apply an activation."""
+        bare = self.op == "affine" and self.scale is None and self.bias is None
+        return bare and self.residual is None and self.activation is not None
 
     @property
     def only_adds_vector(self) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, fx
 
 from surge.errors import ExportError
-from surge.export import aten, aten_products, aten_shapes
+from surge.export import aten, aten_attention, aten_products, aten_shapes, aten_tokens
 from surge.export.graph import Graph, Node
 from surge.export.trace import Traced
 
@@ -18,7 +18,7 @@ FILLED: dict[str, Callable[[list[int]], Tensor]] = {
     "aten.new_zeros.default": torch.zeros,
 }
 """Operators that take a value only to know its type: constants."""
-assert aten_products and aten_shapes, "imported for the functions they register"
+assert aten_products and aten_shapes and aten_tokens, "imported for the functions they register"
 SAME = (
     "aten.alias.default",
     "aten.clone.default",
@@ -47,6 +47,14 @@ class Lowering:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.sequences: set[str] = set()
         """Values ``[N, channels, length]`` that the engine holds with their channels last."""
+        self.stacks: set[str] = set()
+        """Values of four dimensions that are no images: the engine has the last as channels."""
+        self.heads: dict[str, aten_attention.Heads] = {}
+        """fx nodes that look at ``[N, tokens, features]`` as heads; their value is that."""
+        self.tables: dict[str, tuple[Tensor, int]] = {}
+        """Constants that are rows of a table, from the named one on."""
+        self.renamed: dict[str, str] = {}
+        """Values that only have another shape in torch, and what they are."""
 
     def run(self) -> Graph:
         """Lower everything."""
@@ -68,6 +76,9 @@ class Lowering:
                 self.call(node)
             elif node.op == "output":
                 result = self._result(node)
+        for made in self.nodes:
+            made.inputs = [self.original(value) for value in made.inputs]
+            made.residual = None if made.residual is None else self.original(made.residual)
         return Graph(
             self.nodes, source, list(self.shapes[source][1:]), result, list(self.shapes[result][1:])
         )
@@ -78,13 +89,42 @@ class Lowering:
             raise ExportError(f"pack: the model returns {len(results)} values, not one tensor.")
         if results[0].name in self.constants:
             raise ExportError("pack: the model's output does not depend on its input.")
-        return self.as_rows(results[0], results[0])
+        if results[0].name in self.heads or self.value(results[0]) in self.stacks:
+            raise ExportError("pack: the model returns heads of an attention, not a plain tensor.")
+        return self.original(self.as_rows(results[0], results[0]))
+
+    def original(self, value: str) -> str:
+        """Return the value that another one is with a different shape."""
+        while value in self.renamed:
+            value = self.renamed[value]
+        return value
+
+    def rename(self, node: fx.Node, value: str) -> None:
+        """Let an fx node be a value with a shape of its own; its values keep their order."""
+        name = self.define(node)
+        self.renamed[name] = value
+        if len(self.shapes[name]) == 4:
+            self.stacks.add(name)
+
+    def producer(self, value: str) -> Node | None:
+        """Return the node that makes a value; None for the network's input."""
+        value = self.original(value)
+        return next((node for node in reversed(self.nodes) if node.output == value), None)
 
     def define(self, node: fx.Node) -> str:
         """Note the shape of a value that the engine will hold, and return its name."""
         shape = tuple(int(size) for size in node.meta["val"].shape)
         if len(shape) not in (2, 3, 4) or shape[0] != 2:
             self.refuse(node, f"makes a tensor of shape {shape}, batch of 2 included")
+        self.shapes[node.name] = shape
+        self.alias[node.name] = node.name
+        return node.name
+
+    def define_heads(
+        self, node: fx.Node, heads: aten_attention.Heads, shape: tuple[int, ...]
+    ) -> str:
+        """Note a value ``[N, tokens, features]`` that torch has as heads, and return its name."""
+        self.heads[node.name] = heads
         self.shapes[node.name] = shape
         self.alias[node.name] = node.name
         return node.name
@@ -119,11 +159,20 @@ class Lowering:
         values[1:] = [self.in_layout(node, value, sequence) for value in values[1:]]
         if parts.get("residual") is not None:
             parts["residual"] = self.in_layout(node, parts["residual"], sequence)
-        name = self.define(node)
+        if isinstance(inputs[0], fx.Node) and inputs[0].name in self.heads:
+            name = self.define_heads(node, self.heads[inputs[0].name], self.shapes[values[0]])
+        else:
+            name = self.define(node)
         if sequence and len(self.shapes[name]) == 3:
             self.sequences.add(name)
+        if values[0] in self.stacks and len(self.shapes[name]) == 4:
+            self.stacks.add(name)
         self.nodes.append(Node(op, module_of(node), values, name, **parts))
         return name
+
+    def append(self, node: fx.Node, op: str, values: list[str], **parts: Any) -> None:
+        """Append the node that makes an fx node's value, whose shape is known already."""
+        self.nodes.append(Node(op, module_of(node), values, node.name, **parts))
 
     def in_layout(self, node: fx.Node, value: str, sequence: bool) -> str:
         """Return a value, transposed if it is three-dimensional and in the other layout."""
@@ -148,14 +197,16 @@ class Lowering:
     def channel_axis(self, value: str) -> int:
         """Return which dimension of a value the engine has as channels."""
         rank = len(self.shapes[value])
-        return 1 if rank == 4 or value in self.sequences else rank - 1
+        first = (rank == 4 and value not in self.stacks) or value in self.sequences
+        return 1 if first else rank - 1
 
     def emit_inner(self, node: fx.Node, op: str, inputs: list[str], **parts: Any) -> str:
         """Append a node whose value is only a step on the way to this fx node's."""
         name = f"{node.name}.{len(self.nodes)}"
         self.shapes[name] = self.shapes[inputs[0]]
-        if inputs[0] in self.sequences:
-            self.sequences.add(name)
+        for layout in (self.sequences, self.stacks):
+            if inputs[0] in layout:
+                layout.add(name)
         self.nodes.append(Node(op, module_of(node), inputs, name, **parts))
         return name
 
@@ -167,14 +218,26 @@ class Lowering:
         arguments = normal_arguments(node)
         if target in FILLED:
             self.constants[node.name] = FILLED[target]([int(size) for size in arguments[1]])
-        elif not any(self.is_value(item) for item in flat(arguments)):
+            return
+        if not any(self.is_value(item) for item in flat(arguments)):
             self.constants[node.name] = self._evaluate(node)
-        elif target in SAME:
-            self.alias[node.name] = self.value(arguments[0])
+            aten_tokens.note_table(self, node, arguments)
+            return
+        aten_attention.check_layout(self, node, flat(arguments))
+        if target in SAME:
+            self._same(node, arguments[0])
         elif target in aten.HANDLERS:
             aten.HANDLERS[target](self, node, arguments)
         else:
             self.refuse(node, "has no operator in the packed format")
+
+    def _same(self, node: fx.Node, x: fx.Node) -> None:
+        before, after = (item.meta["val"].dtype for item in (x, node))
+        if before.is_floating_point and not after.is_floating_point:
+            self.refuse(node, "turns real numbers into whole ones")
+        self.alias[node.name] = self.value(x)
+        if x.name in self.heads:
+            self.heads[node.name] = self.heads[x.name]
 
     def _evaluate(self, node: fx.Node) -> Any:
         arguments = [self.constant(item) for item in node.args]

@@ -105,14 +105,14 @@ def _check_rest(rest: str) -> None:
 def _one_tensor(example: Any) -> Tensor:
     if isinstance(example, tuple | list) and len(example) == 1:
         example = example[0]
-    if not isinstance(example, Tensor) or not example.is_floating_point():
-        raise ExportError("pack: example_input must be one floating-point tensor with a batch.")
+    if not isinstance(example, Tensor) or example.is_complex() or example.dtype == torch.bool:
+        raise ExportError("pack: example_input must be one tensor of numbers with a batch.")
     if example.dim() not in (2, 3, 4) or example.shape[0] < 1:
         raise ExportError(
             f"pack: example_input has shape {tuple(example.shape)}; accepted are [N, C, H, W], "
             "[N, tokens, features] and [N, features] with at least one sample."
         )
-    return example.detach().to(torch.float32)
+    return example.detach().to(torch.float32 if example.is_floating_point() else torch.int64)
 
 
 def _facts(

@@ -18,11 +18,12 @@ from torch.export import ExportedProgram
 from surge import functional
 from surge.compensation.dry_run import evaluating
 from surge.errors import ExportError
-from surge.layers import BinaryConv1d, BinaryConv2d, BinaryLayer, BinaryLinear
+from surge.layers import BinaryConv1d, BinaryConv2d, BinaryEmbedding, BinaryLayer, BinaryLinear
 from surge.layers.hooks import binary_layers
 from surge.method import Method
 
 LEAF = "surge_export::binary_product"
+TABLE_LEAF = "surge_export::embedding_rows"
 REAL_LEAF = "surge_export::real_product"
 PROBE = (-2.0, -1.0, -0.4, -1e-3, -0.0, 0.0, 1e-3, 0.4, 1.0, 2.0)
 """Inputs that tell a sign from every other quantiser."""
@@ -40,12 +41,23 @@ def real_product(x: Tensor, index: int, shape: list[int]) -> Tensor:
     raise NotImplementedError("real_product only exists while a model is traced.")
 
 
+@torch.library.custom_op(TABLE_LEAF, mutates_args=())
+def embedding_rows(numbers: Tensor, index: int, shape: list[int]) -> Tensor:
+    """Stand for the rows of embedding number ``index``."""
+    raise NotImplementedError("embedding_rows only exists while a model is traced.")
+
+
 def _empty(x: Tensor, index: int, shape: list[int]) -> Tensor:
     return x.new_empty(shape)
 
 
 binary_product.register_fake(_empty)
 real_product.register_fake(_empty)
+
+
+@embedding_rows.register_fake
+def _no_rows(numbers: Tensor, index: int, shape: list[int]) -> Tensor:
+    return numbers.new_empty(shape, dtype=torch.float32)
 
 
 @dataclass(frozen=True)
@@ -72,9 +84,11 @@ def trace(model: nn.Module, example: Tensor) -> Traced:
             raise
         except Exception as error:  # torch.export raises many kinds, all about the same thing
             first = str(error).strip().splitlines()[:1]
+            whole = "" if example.is_floating_point() else " with an example_input of whole numbers"
             raise ExportError(
-                f"pack: torch.export cannot trace this model: {' '.join(first)} Data-dependent "
-                "control flow and changes of Python state in forward cannot be packed."
+                f"pack: torch.export cannot trace this model{whole}: {' '.join(first)} "
+                "Data-dependent control flow and changes of Python state in forward cannot be "
+                "packed."
             ) from error
     return Traced(program, layers)
 
@@ -84,10 +98,10 @@ def check_layer(name: str, layer: BinaryLayer) -> None:
     where = f'pack: "{name}" ({type(layer).__name__}, {layer.method.describe()})'
     if layer.auxiliary is not None:
         raise ExportError(f"{where} still has its auxiliary path; call surge.strip_(model) first.")
-    if not isinstance(layer, BinaryConv1d | BinaryConv2d | BinaryLinear):
+    if not isinstance(layer, BinaryConv1d | BinaryConv2d | BinaryLinear | BinaryEmbedding):
         raise ExportError(
-            f"{where} has no operator in the packed format; BinaryConv1d, BinaryConv2d and "
-            "BinaryLinear do."
+            f"{where} has no operator in the packed format; BinaryConv1d, BinaryConv2d, "
+            "BinaryLinear and BinaryEmbedding do."
         )
     method = layer.method
     if type(method).scale_output is not Method.scale_output and method.output_scale() is not None:
@@ -123,12 +137,30 @@ def sign_level(layer: BinaryLayer) -> float | None:
 def _as_leaves(layers: tuple[tuple[str, BinaryLayer], ...]) -> Iterator[None]:
     """Let every layer compute its product by the opaque operator."""
     try:
-        for index, (_, layer) in enumerate(layers):
-            vars(layer)["respond"] = _leaf(layer, index)
+        for index, (name, layer) in enumerate(layers):
+            if isinstance(layer, BinaryEmbedding):
+                vars(layer)["forward"] = _table_leaf(name, layer, index)
+            else:
+                vars(layer)["respond"] = _leaf(layer, index)
         yield
     finally:
         for _, layer in layers:
             vars(layer).pop("respond", None)
+            vars(layer).pop("forward", None)
+
+
+def _table_leaf(name: str, layer: BinaryEmbedding, index: int) -> Any:
+    def forward(input: Tensor) -> Tensor:
+        if input.is_floating_point():
+            raise ExportError(
+                f'pack: "{name}" (BinaryEmbedding) looks up rows by real numbers; give an '
+                "example_input of whole ones."
+            )
+        shape = [*(int(size) for size in input.shape), layer.embedding_dim]
+        rows: Tensor = torch.ops.surge_export.embedding_rows(input, index, shape)
+        return rows
+
+    return forward
 
 
 def _leaf(layer: BinaryLayer, index: int) -> Any:

@@ -1,0 +1,128 @@
+"""The torch operators of tokens: tables of rows, masks, norms and softmax."""
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx
+
+from surge.export.aten import handles
+
+if TYPE_CHECKING:
+    from surge.export.lower import Lowering
+
+EMBEDDING = "aten.embedding.default"
+
+
+@handles("aten.unbind.int")
+def _unbind(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, axis = a
+    shape = low.shape(x)
+    if len(shape) != 3 or axis % 3 != 1 or low.value(x) in low.sequences:
+        low.refuse(node, f"takes a tensor of shape {shape} apart along dimension {axis}")
+    low.alias[node.name] = low.value(x)  # only its parts are read
+
+
+@handles("<built-in function getitem>")
+def _part(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    low.emit(node, "select", [low.value(a[0])], numbers={"index": int(a[1])})
+
+
+@handles("aten.select.int")
+def _select(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, axis, index = a
+    shape = low.shape(x)
+    if len(shape) != 3 or axis % 3 != 1 or low.value(x) in low.sequences:
+        low.refuse(node, f"selects from dimension {axis} of a tensor of shape {shape}")
+    low.emit(node, "select", [x], numbers={"index": int(index) % shape[1]})
+
+
+@handles("aten.unsqueeze.default")
+def _unsqueeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    shape = low.shape(a[0])
+    axis = int(a[1]) % (len(shape) + 1)
+    if any(size != 1 for size in shape[1:-1]) or not 1 <= axis < len(shape):
+        low.refuse(node, f"adds dimension {axis} to a tensor of shape {shape}, batch included")
+    low.rename(node, low.value(a[0]))
+
+
+@handles("aten.eq.Scalar")
+def _equals(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    low.emit(node, "equals", [a[0]], numbers={"number": float(a[1])})
+
+
+@handles("aten.softmax.int")
+def _softmax(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    shape = low.shape(a[0])
+    if int(a[1]) % len(shape) != low.channel_axis(low.value(a[0])):
+        low.refuse(node, f"acts on dimension {a[1]} of a tensor of shape {shape}")
+    made = low.producer(low.value(a[0]))
+    per_channel = (*(1 for _ in shape[2:]), shape[-1])
+    if made is not None and made.op == "add" and low.shapes[made.inputs[1]][1:] == per_channel:
+        low.emit(node, "softmax", list(made.inputs))  # with a term, such as a mask
+    else:
+        low.emit(node, "softmax", [a[0]])
+
+
+@handles("aten.layer_norm.default")
+def _layer_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, sizes, weight, bias, eps = a[:5]
+    shape = low.shape(x)
+    last = low.channel_axis(low.value(x)) == len(shape) - 1
+    if not last or [int(size) for size in sizes] != [shape[-1]]:
+        low.refuse(node, f"norms dimensions {list(sizes)} of a tensor of shape {shape}")
+    scale, shift = (
+        None if part is None else low.constant(part).detach().float().cpu()
+        for part in (weight, bias)
+    )
+    low.emit(node, "layer_norm", [x], numbers={"eps": float(eps)}, scale=scale, bias=shift)
+
+
+@handles("aten.gelu.default")
+def _gelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    if len(a) > 1 and a[1] != "none":
+        low.refuse(node, f'is approximated by "{a[1]}"')
+    low.emit(node, "gelu", [a[0]])
+
+
+@handles("aten.tanh.default")
+def _tanh(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    low.emit(node, "tanh", [a[0]])
+
+
+def _check_numbers(low: "Lowering", node: fx.Node, numbers: Any) -> None:
+    if not low.is_value(numbers) or len(low.shape(numbers)) != 2:
+        low.refuse(node, "needs one row of word numbers per sample")
+
+
+@handles(EMBEDDING)
+def _embedding(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    if low.is_value(a[0]):
+        low.refuse(node, "looks up rows of a computed table")
+    _check_numbers(low, node, a[1])
+    weight = low.constant(a[0]).detach().float().cpu()
+    low.emit(node, "embedding", [a[1]], weight=weight)
+
+
+@handles("surge_export.embedding_rows.default")
+def _binary_embedding(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    numbers, index, _ = a
+    _check_numbers(low, node, numbers)
+    name, layer = low.traced.layers[index]
+    values, scale = (part.detach().float().cpu() for part in layer.packed_weight())
+    if not bool((values.abs() == 1).all()):
+        low.refuse(node, f'looks up rows of "{name}" that are not +-1')
+    low.emit(node, "embedding", [numbers], weight=values, weight_bits=1, row_scale=scale)
+    low.nodes[-1].module = name
+
+
+def note_table(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    """Remember of which table a constant is some rows in a row: the file holds the table."""
+    if str(node.target) != EMBEDDING:
+        return
+    table, numbers = low.constant(a[0]), low.constant(a[1])
+    if not isinstance(table, Tensor) or not isinstance(numbers, Tensor) or not numbers.numel():
+        return
+    flat = numbers.reshape(-1)
+    first = int(flat[0])
+    if torch.equal(flat.cpu(), torch.arange(first, first + flat.numel())):
+        low.tables[node.name] = (table, first)
