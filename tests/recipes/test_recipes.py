@@ -27,11 +27,11 @@ each = pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
 @each
 def test_recipe_names_what_exists(recipe):
     assert recipe.name == f"{recipe.table}-{recipe.row}"
-    assert recipe.model.name in (*list_models(), "bert")
+    assert recipe.model.name in (*list_models(), "bert", "float_detector", "reactnet_detector")
     if recipe.method is not None:
         get_method(recipe.method.name)
     assert (recipe.surge is not None) == ("-surge" in recipe.row)
-    assert (recipe.row.endswith(("-float", "-teacher"))) == (recipe.method is None)
+    assert (recipe.name.endswith(("-float", "-teacher"))) == (recipe.method is None)
 
 
 @each

@@ -136,13 +136,11 @@ def test_imitation_starts_small_and_is_the_mean_of_its_levels():
     assert weight.abs().max() < 2e-4 and weight.std().item() == pytest.approx(0.88e-4, rel=0.2)
     valid = torch.ones(2, 3, dtype=torch.bool)
     student, teacher = (maps(1), maps(2)), (maps(3), maps(4))
-    loss = module(student, teacher, BOXES, valid, CANVAS)
+    adapted = [adapter(s) for adapter, s in zip(module.adapters, student, strict=True)]
+    loss = module(adapted, teacher, BOXES, valid, CANVAS)
     parts = []
-    for adapter, s, t in zip(module.adapters, student, teacher, strict=True):
-        adapted = adapter(s)
-        parts.append(
-            entropy_loss(adapted, t, proposal_mask(t, adapted, BOXES, valid, CANVAS), module.sigma)
-        )
+    for s, t in zip(adapted, teacher, strict=True):
+        parts.append(entropy_loss(s, t, proposal_mask(t, s, BOXES, valid, CANVAS), module.sigma))
     torch.testing.assert_close(loss, (parts[0] + parts[1]) / 2)
     loss.backward()
     assert all(p.grad is not None and p.grad.any() for p in module.parameters())

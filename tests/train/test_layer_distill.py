@@ -13,8 +13,8 @@ from surge.train.layer_distill import (
     angular_loss,
     imitation_loss,
     layer_loss,
-    near_mask,
-    overlaps,
+    near_anchors,
+    near_masks,
     pair_layers,
     weight_loss,
 )
@@ -53,21 +53,24 @@ def test_amplitude_and_weight_loss_equal_numpy():
     assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_overlaps_of_known_boxes():
-    boxes = torch.tensor([[0.0, 0.0, 2.0, 2.0], [4.0, 4.0, 6.0, 6.0]])
-    others = torch.tensor([[0.0, 0.0, 2.0, 2.0], [1.0, 0.0, 3.0, 2.0], [9.0, 9.0, 9.0, 9.0]])
-    expected = [[1.0, 2 / 6, 0.0], [0.0, 0.0, 0.0]]
-    np.testing.assert_allclose(overlaps(boxes, others).numpy(), expected, rtol=1e-6)
-
-
-def test_near_mask_keeps_places_with_half_the_best_overlap():
-    """A map of 1 x 4 places, one anchor each, of 4 pixels side by side."""
+def test_anchors_are_near_with_half_the_best_overlap():
+    """Four anchors of 4 pixels side by side."""
     anchors = torch.tensor([[4.0 * i, 0.0, 4.0 * i + 4, 4.0] for i in range(4)])
-    objects = torch.tensor([[3.0, 0.0, 8.0, 4.0]])  # overlaps 1/8 with the first, 4/5 the second
-    assert near_mask(anchors, objects, (1, 4)).tolist() == [[0, 1, 0, 0]]
+    one = torch.tensor([[3.0, 0.0, 8.0, 4.0]])  # overlaps 1/8 with the first, 4/5 with the second
+    assert near_anchors(anchors, one).tolist() == [False, True, False, False]
     even = torch.tensor([[2.0, 0.0, 6.0, 4.0]])  # both alike
-    assert near_mask(anchors, even, (1, 4)).tolist() == [[1, 1, 0, 0]]
-    assert not near_mask(anchors, torch.zeros(0, 4), (1, 4)).any()
+    assert near_anchors(anchors, even).tolist() == [True, True, False, False]
+    assert not near_anchors(anchors, torch.zeros(0, 4)).any()
+
+
+def test_masks_of_maps_have_the_places_of_their_near_anchors():
+    """Maps of 1 x 2 and 1 x 1 places with two anchors each: flat and square."""
+    anchors = torch.tensor(
+        [[0, 0, 4, 2], [0, 0, 4, 4], [4, 0, 8, 2], [4, 0, 8, 4], [0, 0, 8, 2], [0, 0, 8, 8]]
+    ).float()
+    objects = [torch.tensor([[4.0, 0.0, 8.0, 4.0]]), torch.zeros(0, 4)]
+    fine, coarse = near_masks(anchors, objects, [(1, 2), (1, 1)])
+    assert fine.tolist() == [[[0, 1]], [[0, 0]]] and coarse.tolist() == [[[0]], [[0]]]
 
 
 def test_imitation_loss_equals_numpy():
@@ -78,20 +81,34 @@ def test_imitation_loss_equals_numpy():
     assert imitation_loss(s, t, torch.zeros_like(mask)).item() == 0
 
 
+class Net(nn.Module):
+    """A stem and one convolution whose name differs, or does not."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 7, padding=3)
+        self.add_module(name, nn.Conv2d(4, 6, 3, padding=1))
+        self.out = nn.Conv2d(6, 6, 3, padding=1)
+        self.odd = nn.Conv2d(6, 6, 1 if name == "b" else 3, padding=0 if name == "b" else 1)
+        self.last = nn.Conv2d(6, 2, 1)
+
+    def forward(self, x):
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+
 def networks():
     torch.manual_seed(0)
-    teacher = nn.Sequential(
-        nn.Conv2d(3, 4, 7, padding=3), nn.ReLU(), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 6, 3, padding=1)
-    )
-    student = nn.Sequential(nn.Conv2d(3, 4, 7, padding=3), nn.Conv2d(4, 6, 3, padding=1))
+    student, teacher = Net("a"), Net("b")
     with no_pitfalls():
-        surge.binarize_(student, "lws", keep_last=False)
+        surge.binarize_(student, "lws")
     return student, teacher
 
 
-def test_layers_pair_by_shape_in_order():
+def test_layers_pair_by_name_and_else_in_order_of_their_shapes():
     student, teacher = networks()
-    assert pair_layers(student, teacher) == [("1", "3")]
+    assert pair_layers(student, teacher) == [("a", "b"), ("out", "out")]
 
 
 def test_layer_loss_is_the_weighted_sum_of_its_terms_and_reaches_weight_and_scale():
@@ -99,14 +116,18 @@ def test_layer_loss_is_the_weighted_sum_of_its_terms_and_reaches_weight_and_scal
     surge.on_epoch(student, 9, 10)
     watches = [
         LayerWatch([(name, net.get_submodule(name))])
-        for net, name in ((student, "1"), (teacher, "3"))
+        for net, name in ((student, "a"), (teacher, "b"))
     ]
     x = torch.randn(2, 3, 6, 6, generator=torch.Generator().manual_seed(1))
     student(x)
+    assert watches[0].take() == {}  # not open yet
+    for watch in watches:
+        watch.open = True
+    student(x)
     with torch.no_grad():
         teacher.eval()(x)
-    ours, theirs = watches[0].take()["1"], watches[1].take()["3"]
-    layer, taught = student[1], teacher[3]
+    ours, theirs = watches[0].take()["a"], watches[1].take()["b"]
+    layer, taught = student.a, teacher.b
     found = layer_loss(layer, ours, taught, theirs)
     alpha = layer.method.alpha.detach()
     bits = torch.from_numpy(sign(layer.weight.detach().numpy())).float()

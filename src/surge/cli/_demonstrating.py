@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from rich.console import Console
 
-from surge.cli._training import conclude, environment_of, run_in
+from surge.cli._progress import conclude
+from surge.cli._training import environment_of, run_in
 from surge.cli.console import print_table, progress
 from surge.cli.export import load_run
 from surge.cli.toy import toy_study

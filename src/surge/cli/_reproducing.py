@@ -10,10 +10,10 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from surge.cli._progress import conclude
 from surge.cli._training import (
     changes_of,
     choose_device,
-    conclude,
     deadline_of,
     environment_of,
     prepare_in,

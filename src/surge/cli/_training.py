@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from surge.cli._progress import conclude, epoch_lines, tensorboard_sink
 from surge.cli.console import print_table
 from surge.data import resolve_root
-from surge.data.textset import TextSet
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, overridden
 from surge.recipes import list_recipes as recipe_names
 from surge.recipes.placing import placed
 from surge.recipes.recipe import Recipe
-from surge.study import results
+from surge.recipes.voc import shortened
 from surge.train.budget import fitted
 from surge.train.build import Sets, load_sets
 from surge.train.distributed import World, joined, restarted
@@ -39,6 +39,8 @@ OVERRIDES = (
     *("scores", "teacher_dropout"),
     *("size", "batch", "lr", "label_smoothing", "sync_norm"),
 )
+PLACES = ("out", "model", "teacher", "start", "backbone", "short")
+"""Options that a run keeps, beside those."""
 
 
 def list_recipes(console: Console) -> None:
@@ -162,8 +164,15 @@ def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[s
     if command.recipe is None:
         raise ConfigError("Which recipe? Name one (surge train --list), or --resume DIR.")
     changes = changes_of(command, OVERRIDES)
-    recipe = overridden(get_recipe(command.recipe), changes)
-    recipe = placed(recipe, model=command.model, teacher=command.teacher, start=command.start)
+    recipe = get_recipe(command.recipe)
+    recipe = overridden(shortened(recipe) if command.short else recipe, changes)
+    recipe = placed(
+        recipe,
+        model=command.model,
+        teacher=command.teacher,
+        start=command.start,
+        backbone=command.backbone,
+    )
     return recipe, environment_of(device, command.seed or 0, command.commit, changes)
 
 
@@ -192,7 +201,7 @@ def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, di
         raise ConfigError(f"--resume {path} holds {recipe.name}, not {command.recipe}.")
     if command.seed not in (None, environment["seed"]):
         raise ConfigError(f"--resume {path} has seed {environment['seed']}, not {command.seed}.")
-    for name in changes_of(command, (*OVERRIDES, "out", "model", "teacher", "start")):
+    for name in changes_of(command, (*OVERRIDES, *PLACES)):
         raise ConfigError(f"--resume continues as begun; drop --{name.replace('_', '-')}.")
     return folder, recipe, environment
 
@@ -239,9 +248,8 @@ def prepare_in(
             f"{world.size} processes share every batch of {recipe.train.batch}; learning rate "
             f"{recipe.train.lr:g} for that batch, whatever their number"
         )
-    for part in sets:
-        if isinstance(part, TextSet) and part.truncated:
-            say(f"{part.truncated} of {len(part)} texts were cut to {part.length} tokens")
+    for sentence in trainer.task.remarks(sets):
+        say(sentence)
     if folder.begun:
         for sentence in trainer.resume():
             say(sentence, "yellow")
@@ -263,101 +271,3 @@ def prepare_in(
 def run_in(*args: Any, **kwargs: Any) -> Outcome:
     """Do at once what :func:`prepare_in` prepares."""
     return prepare_in(*args, **kwargs)()
-
-
-HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose% arrives%"
-
-
-def _rate(rate: float) -> str:
-    return f"{rate:7.4f}" if rate >= 1e-3 or not rate else f"{rate:7.1e}"
-
-
-def epoch_lines(
-    console: Console, epochs: int, metric: str = "top1", label: str = ""
-) -> Callable[[dict[str, Any]], str]:
-    """Return a function that prints one fixed-width line per epoch, at most one a second."""
-    begun, printed, done = time.monotonic(), 0.0, 0
-
-    def show(row: dict[str, Any]) -> str:
-        nonlocal printed, done
-        now = time.monotonic()
-        if not done:
-            console.print(HEADER, style="dim")
-        done += 1
-        left = (now - begun) / done * (epochs - row["epoch"] - 1)
-        hits = row["train_top1" if metric == "top1" else "train_accuracy"]
-        line = (
-            f"{row['epoch'] + 1:5d} {row['seconds']:7.2f}s {left:5.0f}s {_rate(row['lr'])} "
-            f"{row['train_loss']:6.3f} {hits:6.2f} {row[f'test_{metric}']:7.2f} "
-            f"{row['flips']:7.3f}"
-        )
-        if "scale" in row:
-            line += f" {row['scale']:6.4f} {100 * row['injected']:7.3f}"
-        if "delivered" in row:
-            line += f" {100 * row['delivered']:8.3f}"
-        if now - printed >= 1 or row["epoch"] + 1 == epochs:
-            printed = now
-            console.print(f"{line}  {label}".rstrip(), markup=False, soft_wrap=True)
-        return line
-
-    return show
-
-
-def conclude(
-    folder: RunFolder,
-    recipe: Recipe,
-    outcome: Outcome,
-    environment: dict[str, Any],
-    where: Path,
-    console: Console,
-) -> results.Result | None:
-    """Say how the run ended; store it, and return what was stored, if it is finished."""
-    seed = int(environment["seed"])
-    if not outcome.finished:
-        console.print(
-            f"Stopped after epoch {outcome.epochs} of {recipe.train.epochs}. Continue with: "
-            f"surge train --resume {folder.path}",
-            markup=False,
-            soft_wrap=True,
-        )
-        return None
-    overrides = environment.get("overrides", {})
-    result = results.make_result(recipe, overrides, seed, outcome, environment)
-    stored = results.append(where, result)
-    for metric, (last, best) in outcome.others.items():
-        other = replace(result, metric=metric, last=round(last, 4), best=round(best, 4))
-        results.append(where, other)
-    text = (
-        f"{recipe.name} seed {seed}: {recipe.metric} {outcome.last:.2f} (last epoch), "
-        f"{outcome.best:.2f} (best, epoch {outcome.best_epoch + 1}), {outcome.seconds:.1f} s, "
-        f"steps {outcome.mode}"
-    )
-    folder.write("summary.txt", text + "\n")
-    console.print(text, style="bold", markup=False, soft_wrap=True)
-    console.print(
-        f"stored in {stored}; evaluate with: surge evaluate {folder.path}",
-        markup=False,
-        soft_wrap=True,
-    )
-    return result
-
-
-def tensorboard_sink(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
-    """Return a function that writes every number of an epoch as a TensorBoard scalar."""
-    from surge.errors import MissingDependencyError
-
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingDependencyError(
-            "TensorBoard is not installed: pip install 'surge-bnn[tracking]'"
-        ) from error
-    writer = SummaryWriter(str(folder.path / "tensorboard"))
-
-    def write(row: dict[str, Any]) -> None:
-        for key, value in row.items():
-            if key != "epoch":
-                writer.add_scalar(key, value, row["epoch"])
-        writer.flush()
-
-    return write

@@ -25,6 +25,7 @@ class TrainCommand:
         surge train glue-mrpc-bit-surge --model bert --teacher runs/glue-mrpc-teacher-seed0
         surge train imagenette-onestage-reactnet-surge
         torchrun --nproc-per-node 8 --max-restarts 3 -m surge train imagenet-onestage-reactnet-surge
+        surge train voc-float --short --backbone resnet18.pth
     """
 
     recipe: Annotated[str | None, tyro.conf.Positional] = None
@@ -38,9 +39,13 @@ class TrainCommand:
     teacher: str | None = None
     """Folder of the run whose network a student learns from; for images also torchvision's file."""
     start: str | None = None
-    """Folder of the run that a second stage begins with."""
+    """Folder of the run that this one begins with (second stages, 1-bit detectors)."""
+    backbone: str | None = None
+    """A pretrained ResNet-18, a file or a run (VOC); its first layers then stay as they are."""
+    short: bool = False
+    """The form of a row for few and small images (VOC)."""
     size: int | None = None
-    """Side of the crops that the network sees (ImageNet, Imagenette)."""
+    """Side of the crops (ImageNet, Imagenette) or longer side of the images (VOC) that are seen."""
     batch: int | None = None
     """Images per step, over all processes; the learning rate stays unless --lr says otherwise."""
     lr: float | None = None

@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from surge.errors import ConfigError
-from surge.recipes import glue
+from surge.recipes import glue, voc
 from surge.recipes.recipe import Recipe
+
+FILE = ", or a file with torchvision's ResNet-34 for the same classes"
 
 
 def _on_images(recipe: Recipe) -> bool:
@@ -14,11 +16,15 @@ def _on_images(recipe: Recipe) -> bool:
 
 def teacher_of(recipe: Recipe) -> str:
     """Return the name of the recipe that trains a student's teacher."""
+    if recipe.table == "voc":
+        return voc.TEACHER
     return f"{recipe.table}-resnet34-teacher" if _on_images(recipe) else glue.teacher_of(recipe)
 
 
 def start_of(recipe: Recipe) -> str:
     """Return the name of the recipe that trains what another one begins with."""
+    if recipe.table == "voc":
+        return voc.start_of(recipe)
     return f"{recipe.table}-twostage-stage1" if _on_images(recipe) else glue.start_of(recipe)
 
 
@@ -29,8 +35,8 @@ def with_teacher(recipe: Recipe, teacher: str | None) -> Recipe:
     if teacher is None:
         raise ConfigError(
             f"{recipe.name} learns from a teacher: train one with `surge train "
-            f"{teacher_of(recipe)}` and name its folder with --teacher RUN, or a file with "
-            "torchvision's ResNet-34 for the same classes."
+            f"{teacher_of(recipe)}` and name its folder with --teacher RUN"
+            f"{'' if recipe.table == 'voc' else FILE}."
         )
     place = str(Path(teacher).expanduser().resolve())
     return replace(recipe, distill=replace(recipe.distill, teacher=place))
@@ -42,7 +48,7 @@ def with_start(recipe: Recipe, start: str | None) -> Recipe:
         return glue.with_start(recipe, start)
     if start is None:
         raise ConfigError(
-            f"{recipe.name} is a second stage: train the first with `surge train "
+            f"{recipe.name} begins with another run: train that with `surge train "
             f"{start_of(recipe)}` and name its folder with --start RUN."
         )
     options = {**recipe.model.options, "start": str(Path(start).expanduser().resolve())}
@@ -50,7 +56,13 @@ def with_start(recipe: Recipe, start: str | None) -> Recipe:
 
 
 def placed(
-    recipe: Recipe, *, model: str | None, teacher: str | None, start: str | None = None
+    recipe: Recipe,
+    *,
+    model: str | None,
+    teacher: str | None,
+    start: str | None = None,
+    backbone: str | None = None,
 ) -> Recipe:
     """Return the recipe with all folders that it needs."""
-    return with_start(with_teacher(glue.with_model(recipe, model), teacher), start)
+    recipe = voc.with_backbone(glue.with_model(recipe, model), backbone)
+    return with_start(with_teacher(recipe, teacher), start)

@@ -34,7 +34,7 @@ class DataSpec:
     """Which images are trained on and which are tested on."""
 
     name: (
-        Literal["cifar10", "digits", "imagenet", "imagenette"]
+        Literal["cifar10", "digits", "imagenet", "imagenette", "voc"]
         | Literal["cola", "sst2", "mrpc", "stsb", "rte", "qnli", "qqp", "mnli"]
     )
     """The data set, or the task of GLUE."""
@@ -56,9 +56,17 @@ class DataSpec:
     """Least and largest share of the area that a random crop has."""
     lighting: bool = False
     """PCA lighting."""
+    repeat: int = 1
+    """Passes over the training set in one epoch (VOC)."""
+    sizes: tuple[float, ...] = (1.0,)
+    """Multiples of the size, of which every training image draws one (VOC)."""
 
     def __post_init__(self) -> None:
-        """Check the limit."""
+        """Check the numbers."""
+        if self.repeat < 1:
+            raise ConfigError(f"repeat={self.repeat} must be at least 1.")
+        if not self.sizes or min(self.sizes) <= 0:
+            raise ConfigError(f"sizes={self.sizes} must be positive numbers.")
         if self.limit is not None and self.limit < 1:
             raise ConfigError(f"limit={self.limit} must be at least 1 (--limit).")
 
@@ -85,6 +93,8 @@ class DistillSpec:
     """Logits of a task with one output: BiT's loss, which is zero there, or the squared error."""
     teacher_dropout: bool = False
     """Run the teacher with dropout, as BiT's public script does."""
+    detector: Literal["ida", "lws"] | None = None
+    """Losses between two detectors, IDa-Det's or LWS-Det's; ``hidden`` is then their weight."""
 
     def __post_init__(self) -> None:
         """Check the weights."""
@@ -116,12 +126,16 @@ class TrainSpec:
     decayed: Literal["all", "kernels", "conv_fc"] = "all"
     """All parameters; ReActNet's: kernels, whatever is in a convolution, shifts; ReCU's: names
     with conv or fc."""
-    schedule: Literal["cosine", "linear", "constant", "drops", "steps"] = "cosine"
+    schedule: Literal["cosine", "linear", "constant", "drops", "steps", "detector"] = "cosine"
     """Course of the learning rate after the warm-up, set once per epoch; ``drops``: to a tenth
     after 30, 60 and 90 % of all epochs; ``steps``: at every step up over the first tenth of all
-    steps, then straight to zero."""
+    steps, then straight to zero; ``detector``: to a tenth after 8 and 11 of 12 epochs."""
     warmup: int = 5
     """Epochs of linear warm-up."""
+    warmup_steps: int = 0
+    """Steps of a warm-up from a thousandth, at most a tenth of all steps (detectors)."""
+    clip: float | None = None
+    """Largest norm of all gradients together; larger ones are shortened to it."""
     accumulate: int = 1
     """Micro-batches per optimizer step."""
     label_smoothing: float = 0.0
@@ -153,6 +167,8 @@ class TrainSpec:
             raise ConfigError(
                 f"batch={self.batch} does not divide into accumulate={self.accumulate} parts."
             )
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(f"clip={self.clip} must be positive.")
         for name in ("steps", "test_every"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1.")

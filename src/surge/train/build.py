@@ -1,118 +1,59 @@
 """From a recipe to the objects that train: data, model, auxiliary paths, optimizer."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from surge.compensation import Compensation, compensate_
-from surge.convert import binarize_
-from surge.data import Augmentation, ImageSet, ResidentLoader, hold_out, load_cifar10, load_digits
+from surge.compensation import Compensation
+from surge.data import ImageSet, ResidentLoader
 from surge.data.folders import FileSet
 from surge.data.textset import TextSet
 from surge.layers.hooks import binary_layers
-from surge.models import build_model
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
-from surge.train import photos, stages, text
+from surge.train import text
 from surge.train.distributed import World
+from surge.train.parts import Parts, compute_dtype
+from surge.train.task import task_of
+
+__all__ = [
+    "Parts",
+    "Sets",
+    "build_network",
+    "build_parts",
+    "compute_dtype",
+    "load_sets",
+    "make_loaders",
+    "make_optimizer",
+    "parameter_groups",
+    "set_learning_rate",
+]
 
 Sets = tuple[ImageSet, ImageSet] | tuple[FileSet, FileSet] | tuple[TextSet, TextSet]
 """What is trained on and what is tested on."""
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What a training loop needs, on its device."""
-
-    model: nn.Module
-    compensation: Compensation | None
-    optimizer: torch.optim.Optimizer
-
-
 def load_sets(spec: DataSpec, root: Path) -> Sets:
     """Return the images or sentences to train on and those to test on."""
-    if spec.length is not None:
-        return text.load_text_sets(spec, root)
-    if spec.size is not None:
-        return photos.load_photo_sets(spec, root)
-    if spec.name == "digits":
-        train, test = load_digits("train"), load_digits("test")
-    else:
-        train = load_cifar10(root, "train")
-        test = train if spec.held_out else load_cifar10(root, "test")
-    if spec.held_out:
-        train, test = hold_out(train)
-    if spec.limit is not None:
-        train, test = (s.subset(torch.arange(min(spec.limit, len(s)))) for s in (train, test))
-    return train, test
+    sets: Sets = task_of(spec).load_sets(spec, root)
+    return sets
 
 
 def make_loaders(
     recipe: Recipe, sets: Sets, seed: int, device: torch.device, world: World
 ) -> tuple[ResidentLoader, ResidentLoader]:
     """Put both sets on the device; all arms of one seed see the same order and crops."""
-    if isinstance(sets[0], TextSet):
-        return text.make_text_loaders(recipe, sets, seed, device, world)
     dtype = compute_dtype(recipe.train, device)
-    if recipe.data.size is not None:
-        return photos.make_photo_loaders(recipe, sets, seed, device, world, dtype)
-    assert isinstance(sets[0], ImageSet) and isinstance(sets[1], ImageSet)
-    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-    train = ResidentLoader(
-        sets[0],
-        batch_size=min(recipe.train.batch, len(sets[0])),
-        device=device,
-        seed=seed,
-        shuffle=True,
-        augmentation=Augmentation() if recipe.data.augment else None,
-        drop_last=recipe.train.drop_last,
-        rank=world.rank,
-        world=world.size,
-        dtype=dtype,
-        memory_format=layout,
-    )
-    test = ResidentLoader(
-        sets[1],
-        batch_size=2500 if device.type == "cuda" else 500,
-        device=device,
-        rank=world.rank,
-        world=world.size,
-        dtype=dtype,
-        memory_format=layout,
-    )
-    return train, test
+    return task_of(recipe.data).make_loaders(recipe, sets, seed, device, world, dtype)
 
 
-def compute_dtype(spec: TrainSpec, device: torch.device) -> torch.dtype:
-    """Return the dtype of activations: bf16 only where the recipe and the device have it."""
-    return torch.bfloat16 if device.type == "cuda" and spec.precision == "bf16" else torch.float32
-
-
-def build_network(
-    recipe: Recipe, seed: int, example: torch.Tensor
-) -> tuple[nn.Module, Compensation | None]:
+def build_network(recipe: Recipe, seed: int, example: Any) -> tuple[nn.Module, Compensation | None]:
     """Build the model on the CPU; its own weights depend on the seed alone, not on SURGE."""
-    if recipe.model.name == "bert":
-        return text.build_bert(recipe, seed, example)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        options = {k: v for k, v in recipe.model.options.items() if k != "start"}
-        model = build_model(recipe.model.name, **options)
-        if recipe.method is not None:
-            method = recipe.method
-            binarize_(model, method.name, skip=method.skip, **method.options)
-    if "start" in recipe.model.options:
-        stages.start_from_(model, recipe)
-    compensation = None
-    if recipe.surge is not None:
-        fields = {**vars(recipe.surge), "seed": seed}
-        compensation = compensate_(model, **fields, example_input=example)
-    return model, compensation
+    return task_of(recipe.data).build_network(recipe, seed, example)
 
 
-def build_parts(recipe: Recipe, seed: int, device: torch.device, example: torch.Tensor) -> Parts:
+def build_parts(recipe: Recipe, seed: int, device: torch.device, example: Any) -> Parts:
     """Build model and optimizer on their device, ready for the first step or for a checkpoint."""
     model, compensation = build_network(recipe, seed, example)
     layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format

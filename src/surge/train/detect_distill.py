@@ -143,10 +143,9 @@ class Imitation(nn.Module):
         valid: Tensor,
         canvas: tuple[int, int],
     ) -> Tensor:
-        """Return the mean of the levels' losses."""
+        """Return the mean of the levels' losses; the student's maps have passed their adapters."""
         losses = []
-        for adapter, s, t in zip(self.adapters, student, teacher, strict=True):
-            adapted = adapter(s)
-            mask = proposal_mask(t, adapted, boxes, valid, canvas)
-            losses.append(entropy_loss(adapted, t, mask, self.sigma))
+        for s, t in zip(student, teacher, strict=True):
+            mask = proposal_mask(t, s, boxes, valid, canvas)
+            losses.append(entropy_loss(s, t, mask, self.sigma))
         return torch.stack(losses).mean()

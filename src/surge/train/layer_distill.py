@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.layers.base import BinaryLayer
+from surge.models.vision_ops import overlaps
 
 NEAR = 0.5
 """Share of the best overlap with an object from which an anchor is close to it."""
@@ -68,26 +69,29 @@ def weight_loss(weight: Tensor, binary: Tensor, alpha: Tensor) -> Tensor:
     return (weight - alpha.view(-1, *(1,) * (binary.dim() - 1)) * binary).square().mean()
 
 
-def overlaps(boxes: Tensor, others: Tensor) -> Tensor:
-    """Return the intersection over union of all pairs of boxes, ``[A, B]``."""
-    low = torch.maximum(boxes[:, None, :2], others[None, :, :2])
-    high = torch.minimum(boxes[:, None, 2:], others[None, :, 2:])
-    shared = (high - low).clamp(min=0).prod(dim=2)
-    area, other = ((b[:, 2:] - b[:, :2]).prod(dim=1) for b in (boxes, others))
-    return shared / (area[:, None] + other[None] - shared).clamp(min=1e-12)
-
-
-def near_mask(anchors: Tensor, objects: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Return ``[h, w]``: 1 where an anchor overlaps an object at least half as much as the best.
-
-    ``anchors`` is ``[h w k, 4]``, those of one place side by side.
-    """
+def near_anchors(anchors: Tensor, objects: Tensor) -> Tensor:
+    """Return which of ``[A, 4]`` anchors overlap an object at least half as much as the best."""
     if len(objects) == 0:
-        return anchors.new_zeros(shape)
+        return torch.zeros(len(anchors), dtype=torch.bool, device=anchors.device)
     overlap = overlaps(anchors, objects)
-    best = overlap.amax(dim=0, keepdim=True)
-    near = (overlap > NEAR * best).any(dim=1)
-    return near.view(*shape, -1).any(dim=2).float()
+    return (overlap > NEAR * overlap.amax(dim=0, keepdim=True)).any(dim=1)
+
+
+def near_masks(
+    anchors: Tensor, objects: Sequence[Tensor], shapes: Sequence[tuple[int, int]]
+) -> list[Tensor]:
+    """Return for each map of ``shapes`` where some anchor is near an object, ``[N, h, w]``.
+
+    ``anchors`` are those of all maps, those of one place side by side.
+    """
+    near = torch.stack([near_anchors(anchors, boxes) for boxes in objects])
+    places = [height * width for height, width in shapes]
+    kinds = near.shape[1] // sum(places)
+    parts = near.split([kinds * count for count in places], dim=1)
+    return [
+        part.view(len(near), height, width, kinds).any(dim=3).float()
+        for part, (height, width) in zip(parts, shapes, strict=True)
+    ]
 
 
 def imitation_loss(student: Tensor, teacher: Tensor, mask: Tensor) -> Tensor:
@@ -105,16 +109,20 @@ class Seen:
 
 
 class LayerWatch:
-    """Keeps input and output of layers of a model while it runs, by name."""
+    """Keeps input and output of layers of a model while it runs, by name.
+
+    Of a layer that runs several times, as the proposal head does on every map, the first counts.
+    """
 
     def __init__(self, layers: Sequence[tuple[str, nn.Module]]) -> None:
-        """Begin to look; nothing is kept before the first forward."""
+        """Begin to look, but only while ``open``: tests run through the same layers."""
         self.seen: dict[str, Seen] = {}
+        self.open = False
         for name, layer in layers:
 
             def note(_module: nn.Module, args: tuple[Tensor], y: Tensor, name: str = name) -> None:
-                if torch.is_grad_enabled() or not _module.training:
-                    self.seen[name] = Seen(args[0], y)
+                if self.open:
+                    self.seen.setdefault(name, Seen(args[0], y))
 
             layer.register_forward_hook(note)
 
@@ -149,20 +157,20 @@ def layer_loss(layer: BinaryLayer, student: Seen, taught: nn.Conv2d, teacher: Se
 
 
 def pair_layers(student: nn.Module, teacher: nn.Module) -> list[tuple[str, str]]:
-    """Return names of (1-bit layer, teacher's layer): convolutions of one shape, in order.
+    """Return names of (1-bit layer, teacher's layer), all of one shape.
 
-    Networks that write the same convolutions into other blocks pair all the same.
+    Layers of one name belong together. Others, where both networks write the same convolutions into
+    other blocks, are paired in order.
     """
-    ours = [(n, m) for n, m in student.named_modules() if isinstance(m, nn.Conv2d)]
-    theirs = [(n, m) for n, m in teacher.named_modules() if isinstance(m, nn.Conv2d)]
-    pairs: list[tuple[str, str]] = []
-    begin = 0
-    for name, layer in ours:
-        for place in range(begin, len(theirs)):
-            other, found = theirs[place]
-            if found.weight.shape == layer.weight.shape and found.stride == layer.stride:
-                if isinstance(layer, BinaryLayer):
-                    pairs.append((name, other))
-                begin = place + 1
+    ours = {n: m for n, m in student.named_modules() if isinstance(m, BinaryLayer)}
+    theirs = {n: m for n, m in teacher.named_modules() if isinstance(m, nn.Conv2d)}
+    every = {name for name, _ in student.named_modules()}
+    others = iter([name for name in theirs if name not in every])
+    pairs = []
+    for name, layer in ours.items():
+        found = [name] if name in theirs else others
+        for other in found:
+            if theirs[other].weight.shape == layer.weight.shape:
+                pairs.append((name, other))
                 break
     return pairs

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -11,74 +10,29 @@ import torch
 from torch import Tensor
 
 from surge.data import EpochPlan
-from surge.errors import CheckpointMismatchError
 from surge.layers.elastic import elastic_parts, initialize_
 from surge.layers.hooks import on_epoch
 from surge.recipes.recipe import Recipe
-from surge.train import checkpoint, midway
+from surge.train import keeping, midway
 from surge.train.build import Parts, Sets, build_parts, make_loaders, set_learning_rate
 from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
 from surge.train.dose import DoseMeter
 from surge.train.mode import choose_mode
 from surge.train.norms import recalibrate_norms, wants_recalibration
+from surge.train.options import LoopOptions, Outcome
 from surge.train.recorder import make_recorder
 from surge.train.run import RunFolder
-from surge.train.schedule import learning_rate, step_rate, step_seed
-from surge.train.scoring import (
-    RankedTest,
-    TextTest,
-    example_of,
-    hit_name,
-    make_test_step,
-    objective_for,
-)
+from surge.train.schedule import learning_rate, rate_at, step_seed
 from surge.train.search import first_bad_layer
 from surge.train.step import Criterion, TrainStep
 from surge.train.sync_norm import synchronize_norms_
+from surge.train.task import task_of
 from surge.train.watch import BitWatch, DivergedError, first_bad_state
 
+__all__ = ["LoopOptions", "Outcome", "Row", "Trainer"]
+
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class LoopOptions:
-    """How a run is executed; nothing here changes what it computes beyond rounding."""
-
-    compiled: bool | None = None
-    """Compile the forward and backward; by default on a GPU."""
-    captured: bool | None = None
-    """Capture the step in a CUDA graph; by default on one GPU."""
-    save_every: float = 30.0
-    """Seconds between checkpoints; 0 writes one after every epoch."""
-    save_steps: int | None = None
-    """Also write a checkpoint after every so many steps of an epoch."""
-    deadline: float | None = None
-    """Stop after the epoch that passes this time (of ``time.monotonic``)."""
-    dose_every: int = 10
-    """Measure the delivered dose every so many epochs, and after the last."""
-    shared: bool = False
-    """Other runs are trained in this process: torch's own generator is left alone."""
-    record_every: int | None = None
-    """Let the probe look at every so many epochs, and at the last; by default it does not."""
-    record_theorem: bool = False
-    """Also measure the theorem's premises then, against a smooth network."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run stands after the loop returned."""
-
-    finished: bool
-    epochs: int
-    last: float
-    best: float
-    best_epoch: int
-    seconds: float
-    mode: str
-    """Which path the steps took: eager, compiled, captured."""
-    others: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Further metrics: at the end, and when the metric of the recipe was at its best."""
 
 
 class Trainer:
@@ -103,11 +57,14 @@ class Trainer:
         if device.type == "cuda":
             short = recipe.train.precision == "tf32"
             torch.set_float32_matmul_precision("high" if short else "highest")
+        self.task = task = task_of(recipe.data)
         synced = recipe.train.sync_norm and self.world.size > 1
         compiled = False if synced else self.options.compiled
-        self.mode = choose_mode(device, self.world, compiled, self.options.captured)
+        self.mode = choose_mode(
+            device, self.world, compiled, self.options.captured, fixed=task.fixed
+        )
         self.train_loader, self.test_loader = make_loaders(recipe, sets, seed, device, self.world)
-        example = example_of(sets[0], recipe.data.size)
+        example = task.example(recipe, sets[0])
         self.parts: Parts = build_parts(recipe, seed, device, example)
         if synced:
             synchronize_norms_(self.parts.model)
@@ -121,19 +78,18 @@ class Trainer:
             self.train_loader,
             recipe.train,
             criterion=criterion,
-            objective=objective_for(recipe, seed, device),
+            objective=task.objective(recipe, self.parts.model, seed, device),
             compiled=self.mode.compiled and self.world.size == 1,
         )
-        self.test_step = make_test_step(recipe, self.parts.model, self.test_loader, sets[1])
+        self.test_step = task.test_step(recipe, self.parts.model, self.test_loader, sets[1])
         self.step: Callable[[EpochPlan, float], None] = self.train_step
         self.test: Callable[[EpochPlan], None] = self.test_step
         if self.mode.captured:
             self.step = Captured(self.train_step, self._state)
             self.test = Captured(self.test_step, lambda: [self.test_step.sums.values])
         self.meter: DoseMeter | None = None
-        # A BERT has no clamps that could hold a dose back; synchronised norms would wait for the
-        # other ranks, which take no part in measuring.
-        measurable = recipe.data.length is None and not synced
+        # Synchronised norms would wait for the other ranks, which take no part in measuring.
+        measurable = task.measurable and not synced
         if self.parts.compensation is not None and self.world.leads and measurable:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
         self.recorder = make_recorder(self, synced=synced)
@@ -162,48 +118,12 @@ class Trainer:
 
     def load(self) -> list[str]:
         """Take the state of the newest good checkpoint, and touch no file."""
-        state, passed = checkpoint.load_newest(
-            self.folder.checkpoints, self.recipe.name, self.device
-        )
-        try:
-            self.parts.model.load_state_dict(state["model"])
-            self._load_optimizer(state["optimizer"])
-        except (RuntimeError, ValueError, KeyError) as error:
-            raise CheckpointMismatchError(
-                f"The checkpoint in {self.folder.checkpoints} does not fit the model of "
-                f"{self.recipe.name}: {error}"
-            ) from error
-        self.epoch, self.seconds = state["epoch"], state["seconds"]
-        self.best, self.best_epoch = state["best"], state["best_epoch"]
-        self.last = state["last"]
-        self.scores, self.best_scores = state.get("scores", ({}, {}))
-        if state.get("midway"):
-            self.noted = {**state["midway"], "model": state["model"]}
-        return passed
-
-    def _load_optimizer(self, state: dict[str, Any]) -> None:
-        # The learning rate stays the tensor that a captured step reads.
-        rates = [group["lr"] for group in self.parts.optimizer.param_groups]
-        self.parts.optimizer.load_state_dict(state)
-        for group, rate in zip(self.parts.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
+        return keeping.load(self)
 
     def save(self, noted: dict[str, Any] | None = None) -> None:
         """Write a checkpoint of the epochs done so far, and of the steps ``noted``."""
-        if not self.world.leads:
-            return
-        state = {
-            "recipe": self.recipe.name,
-            "model": self.parts.model.state_dict(),
-            "optimizer": self.parts.optimizer.state_dict(),
-            "seconds": self.seconds,
-            "best": self.best,
-            "best_epoch": self.best_epoch,
-            "last": self.last,
-            "scores": (self.scores, self.best_scores),
-            "midway": noted,
-        }
-        checkpoint.save(self.folder.checkpoints, state, self.epoch)
+        if self.world.leads:
+            keeping.save(self, noted)
 
     def run(self, on_row: Callable[[Row], None] | None = None) -> Outcome:
         """Train to the last epoch, or to the deadline; every epoch is reported as a row."""
@@ -242,11 +162,11 @@ class Trainer:
         if self.recorder is not None:
             self.recorder.begin_epoch()
         start = time.monotonic()
-        rate = self.begin_epoch()
+        rate = base = self.begin_epoch()
         done, self.noted = midway.take_up(self, watch, self.noted) if self.noted else 0, None
         first = self._steps_before()
         for number, (part, weight) in enumerate(self.batches(done), start=first + done):
-            rate = self._rate_at(number, rate)
+            rate = self._rate_at(number, base)
             self.step(part, weight)
             if self._test_is_due(number + 1):
                 self._judge()
@@ -270,8 +190,8 @@ class Trainer:
             "seconds": round(seconds, 4),
             "lr": rate,
             "train_loss": loss / count,
-            f"train_{hit_name(self.recipe)}": 100 * hits / count,
-            "test_loss": test_loss,
+            **({f"train_{self.task.hits}": 100 * hits / count} if self.task.hits else {}),
+            **({} if test_loss is None else {"test_loss": test_loss}),
             f"test_{self.recipe.metric}": self.last,
             **{f"test_{name}": value for name, value in self.scores.items()},
             "flips": watch.flipped(),
@@ -285,10 +205,10 @@ class Trainer:
         self.epoch += 1
         return row
 
-    def _judge(self) -> float:
-        """Test, note what is best so far, and return the loss."""
+    def _judge(self) -> float | None:
+        """Test, note what is best so far, and return the loss, if a test has one."""
         self.last, loss = self.evaluate()
-        if not math.isfinite(loss):
+        if loss is not None and not math.isfinite(loss):
             raise self._diverged()
         if self.last > self.best:
             self.best, self.best_epoch, self.best_scores = self.last, self.epoch, self.scores
@@ -299,13 +219,11 @@ class Trainer:
 
     def _rate_at(self, number: int, rate: float) -> float:
         """Set and return the learning rate of a step, where every step has its own."""
-        spec = self.recipe.train
-        if spec.schedule != "steps":
+        own = rate_at(self.recipe.train, number, rate, len(self.train_loader))
+        if own is None:
             return rate
-        steps = spec.steps or spec.epochs * len(self.train_loader)
-        rate = step_rate(spec, number, steps)
-        set_learning_rate(self.parts.optimizer, rate)
-        return rate
+        set_learning_rate(self.parts.optimizer, own)
+        return own
 
     def _test_is_due(self, done: int) -> bool:
         every, epoch = self.recipe.train.test_every, len(self.train_loader)
@@ -364,7 +282,7 @@ class Trainer:
             f"finite. {kept if self.folder.begun else 'No checkpoint was written yet.'}"
         )
 
-    def evaluate(self) -> tuple[float, float]:
+    def evaluate(self) -> tuple[float, float | None]:
         """Return (the recipe's metric in percent, loss) on what is tested on."""
         self.parts.model.eval()
         plan = self.test_loader.plan(0)
@@ -372,11 +290,6 @@ class Trainer:
             part = self.test_loader.part(plan, index)
             if len(part):  # a small last batch may leave nothing for some rank
                 self.test(part)
-        loss, hits, count, ranked = self.test_step.sums.read()
-        if isinstance(self.test_step, RankedTest):
-            self.scores = {"top5": 100 * ranked / count}
-        if not isinstance(self.test_step, TextTest):
-            return 100 * hits / count, loss / count
-        self.scores = self.test_step.scores()
-        # The first metric decides, and is reported by its own name.
-        return self.scores.pop(self.recipe.metric), loss / count
+        verdict = self.test_step.verdict(self.recipe.metric)
+        self.scores = verdict.others
+        return verdict.value, verdict.loss

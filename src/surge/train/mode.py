@@ -26,9 +26,17 @@ class Mode:
 
 
 def choose_mode(
-    device: torch.device, world: World, compiled: bool | None, captured: bool | None
+    device: torch.device,
+    world: World,
+    compiled: bool | None,
+    captured: bool | None,
+    *,
+    fixed: bool = True,
 ) -> Mode:
     """Return the path for a device and a number of processes; None leaves a choice to us.
+
+    Steps that are not ``fixed``, but do other work for every batch, are neither compiled nor
+    captured.
 
     >>> mode = choose_mode(torch.device("cpu"), World(), None, None)
     >>> f"{mode}: {mode.why}"
@@ -43,6 +51,11 @@ def choose_mode(
             f"--captured works in one process, not in {world.size}: gradients that are exchanged "
             "between processes are not captured."
         )
+    if not fixed:
+        if compiled or captured:
+            option = "--captured" if captured else "--compiled"
+            raise ConfigError(f"{option} needs steps that all do the same; a detector's do not.")
+        return Mode(compiled=False, captured=False, why="the work depends on the pictures")
     reasons = []
     if compiled is not None:
         reasons.append(f"--compiled {compiled}")

@@ -12,6 +12,12 @@ DROPS = (0.3, 0.6, 0.9)
 """Shares of all epochs after which the schedule ``drops`` divides by ten."""
 
 
+LATE = (8 / 12, 11 / 12)
+"""The same for the schedule ``detector``: the 9th and the 12th of twelve epochs begin lower."""
+COLD = 1e-3
+"""Share of the learning rate with which a warm-up by steps begins."""
+
+
 def learning_rate(spec: TrainSpec, epoch: int) -> float:
     """Return the learning rate of ``epoch`` (from 0), as the authors of ReCU step it.
 
@@ -31,6 +37,8 @@ def learning_rate(spec: TrainSpec, epoch: int) -> float:
         return spec.lr * (1 - progress)
     if spec.schedule == "drops":
         return spec.lr * 0.1 ** sum(epoch >= share * spec.epochs for share in DROPS)
+    if spec.schedule == "detector":
+        return spec.lr * 0.1 ** sum(epoch >= int(share * spec.epochs) for share in LATE)
     return spec.lr
 
 
@@ -44,6 +52,24 @@ def step_rate(spec: TrainSpec, step: int, steps: int) -> float:
     """
     done = step / steps
     return spec.lr * (done / WARM_SHARE if done < WARM_SHARE else (1 - done) / (1 - WARM_SHARE))
+
+
+def rate_at(spec: TrainSpec, step: int, rate: float, epoch: int) -> float | None:
+    """Return the learning rate of ``step`` where it is not just its epoch's ``rate``, else None.
+
+    ``epoch`` is the number of steps in one. A warm-up by steps takes at most a tenth of them all.
+
+    >>> spec = TrainSpec(epochs=12, schedule="detector", warmup=0, warmup_steps=200)
+    >>> [round(rate_at(spec, step, 1.0, 500) or 0.0, 4) for step in (0, 100, 199, 200, 201)]
+    [0.001, 0.5005, 0.995, 1.0, 0.0]
+    """
+    steps = spec.steps or spec.epochs * epoch
+    if spec.schedule == "steps":
+        return step_rate(spec, step, steps)
+    warm = min(spec.warmup_steps, steps // 10)
+    if not warm or step > warm:
+        return None
+    return rate * (COLD + (1 - COLD) * step / warm)
 
 
 def step_seed(seed: int, epoch: int, rank: int) -> int:

@@ -1,20 +1,17 @@
-"""Tests on sentences: all logits stay on the device until the last batch, then they are judged."""
+"""Tests that count more than hits: metrics of sentences, the five likeliest classes."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.data import EpochPlan, ImageSet, ResidentLoader
-from surge.data.folders import FileSet
-from surge.data.glue import Task, get_task
+from surge.data import EpochPlan, ResidentLoader
+from surge.data.glue import Task
 from surge.data.glue_metrics import score
 from surge.data.textset import TextSet
-from surge.recipes.recipe import Recipe, TrainSpec
-from surge.train import text
+from surge.recipes.recipe import TrainSpec
 from surge.train.distill import label_loss
 from surge.train.photos import count_ranked
-from surge.train.step import Objective, TestStep
-from surge.train.teacher import teacher_objective
+from surge.train.step import TestStep, Verdict
 
 SHORT = {"dev_mismatched": "-mm"}
 """What is added to the metrics of a part that does not decide."""
@@ -50,6 +47,12 @@ class TextTest(TestStep):
             start += count
         return found
 
+    def verdict(self, metric: str) -> Verdict:
+        """Return the metric that decides under its own name, apart from the others."""
+        loss, _, count, _ = self.sums.read()
+        found = self.scores()
+        return Verdict(found.pop(metric), loss / count, found)
+
     def _gathered(self) -> Tensor:
         """Return the logits of all ranks; a rank's own are all it has ever written."""
         if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
@@ -69,33 +72,7 @@ class RankedTest(TestStep):
         self.sums.add(F.cross_entropy(logits, labels), hits, len(part))
         self.sums.add_dose(count_ranked(logits, labels), 1)
 
-
-def example_of(first: ImageSet | FileSet | TextSet, size: int | None = None) -> Tensor:
-    """Return a small batch for a dry run; ``size`` is that of crops, where there are any."""
-    if isinstance(first, TextSet):
-        return first.tokens[:2].long()
-    if size is not None or isinstance(first, FileSet):
-        return torch.zeros(2, 3, 64, 64)
-    return torch.zeros(2, *first.images.shape[1:])
-
-
-def objective_for(recipe: Recipe, seed: int, device: torch.device) -> Objective | None:
-    """Return what a recipe with a teacher, or on sentences, is trained for; else None."""
-    if recipe.data.length is not None:
-        return text.objective_of(recipe, seed, device)
-    return None if recipe.distill is None else teacher_objective(recipe, device)
-
-
-def make_test_step(
-    recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: ImageSet | FileSet | TextSet
-) -> TestStep:
-    """Return the step that tests one batch."""
-    if isinstance(tested, TextSet):
-        return TextTest(model, loader, recipe.train, get_task(recipe.data.name), tested)
-    kind = TestStep if recipe.data.size is None else RankedTest
-    return kind(model, loader, recipe.train)
-
-
-def hit_name(recipe: Recipe) -> str:
-    """Return what the share of right answers in training is called."""
-    return "top1" if recipe.data.length is None else "accuracy"
+    def verdict(self, metric: str) -> Verdict:
+        """Return both shares."""
+        loss, hits, count, ranked = self.sums.read()
+        return Verdict(100 * hits / count, loss / count, {"top5": 100 * ranked / count})

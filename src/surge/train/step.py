@@ -7,6 +7,7 @@ captured in a CUDA graph; sums of loss and hits stay on the device until an epoc
 import types
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from surge.data import EpochPlan, ResidentLoader
 from surge.layers.hooks import extra_loss, on_step
 from surge.recipes.recipe import TrainSpec
-from surge.train.build import Parts, compute_dtype
+from surge.train.parts import Parts, compute_dtype
 
 Criterion = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Maps (logits, labels, images) to a loss; distillation is one of these."""
@@ -133,6 +134,10 @@ class TrainStep:
         self.parts, self.network, self.loader, self.spec = parts, network, loader, spec
         plain = ImageObjective(criterion or cross_entropy(spec.label_smoothing))
         self.objective: Objective = objective or plain
+        self.learned: nn.Module | None = getattr(self.objective, "learned", None)
+        if self.learned is not None:  # trained like the model, and dropped with the objective
+            own = {"params": list(self.learned.parameters()), "weight_decay": spec.weight_decay}
+            parts.optimizer.add_param_group({**parts.optimizer.param_groups[0], **own})
         self.dtype = compute_dtype(spec, loader.device)
         self.sums = Sums(loader.device)
         self._forward = compiled_step(self.forward) if compiled else self.forward
@@ -177,8 +182,24 @@ class TrainStep:
             self.sums.add(loss, hits, len(micro))
         if self.parts.compensation is not None:
             self.sums.add_dose(self.parts.compensation.injected(), len(part))
+        if self.spec.clip is not None:
+            groups = self.parts.optimizer.param_groups
+            every = [parameter for group in groups for parameter in group["params"]]
+            nn.utils.clip_grad_norm_(every, self.spec.clip)
         self.parts.optimizer.step()
         on_step(self.parts.model)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a test went."""
+
+    value: float
+    """The recipe's metric, in percent."""
+    loss: float | None
+    """The mean loss, where a test has one."""
+    others: dict[str, float] = field(default_factory=dict)
+    """Further metrics by name, in percent."""
 
 
 class TestStep:
@@ -204,3 +225,8 @@ class TestStep:
         logits, labels = self.predict(part)
         hits = (logits.argmax(dim=1) == labels).sum()
         self.sums.add(F.cross_entropy(logits, labels), hits, len(part))
+
+    def verdict(self, metric: str) -> Verdict:
+        """Return what all batches since the last verdict amount to."""
+        loss, hits, count, _ = self.sums.read()
+        return Verdict(100 * hits / count, loss / count)

@@ -44,4 +44,9 @@ def run_together(
 def draws_in_steps(recipe: Recipe) -> bool:
     """Return whether training steps draw random numbers, from a generator that all runs share."""
     noisy = recipe.surge is not None and recipe.surge.noise
-    return noisy or (recipe.method is not None and bool(recipe.method.options.get("stochastic")))
+    # A detector draws which anchors and regions count.
+    return (
+        noisy
+        or recipe.data.name == "voc"
+        or (recipe.method is not None and bool(recipe.method.options.get("stochastic")))
+    )

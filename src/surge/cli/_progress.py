@@ -1,0 +1,117 @@
+"""What is shown of a run: a line per epoch, TensorBoard's scalars, and how it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surge.study import results
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from surge.recipes.recipe import Recipe
+    from surge.train.options import Outcome
+    from surge.train.run import RunFolder
+
+HITS = ("train_top1", "train_accuracy")
+"""Names of the share of right answers in training; a detector counts none."""
+HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose% arrives%"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:7.4f}" if rate >= 1e-3 or not rate else f"{rate:7.1e}"
+
+
+def epoch_lines(
+    console: Console, epochs: int, metric: str = "top1", label: str = ""
+) -> Callable[[dict[str, Any]], str]:
+    """Return a function that prints one fixed-width line per epoch, at most one a second."""
+    begun, printed, done = time.monotonic(), 0.0, 0
+
+    def show(row: dict[str, Any]) -> str:
+        nonlocal printed, done
+        now = time.monotonic()
+        if not done:
+            console.print(HEADER, style="dim")
+        done += 1
+        left = (now - begun) / done * (epochs - row["epoch"] - 1)
+        hits = next((row[key] for key in HITS if key in row), None)
+        line = (
+            f"{row['epoch'] + 1:5d} {row['seconds']:7.2f}s {left:5.0f}s {_rate(row['lr'])} "
+            f"{row['train_loss']:6.3f} {'-' if hits is None else f'{hits:.2f}':>6} "
+            f"{row[f'test_{metric}']:7.2f} {row['flips']:7.3f}"
+        )
+        if "scale" in row:
+            line += f" {row['scale']:6.4f} {100 * row['injected']:7.3f}"
+        if "delivered" in row:
+            line += f" {100 * row['delivered']:8.3f}"
+        if now - printed >= 1 or row["epoch"] + 1 == epochs:
+            printed = now
+            console.print(f"{line}  {label}".rstrip(), markup=False, soft_wrap=True)
+        return line
+
+    return show
+
+
+def conclude(
+    folder: RunFolder,
+    recipe: Recipe,
+    outcome: Outcome,
+    environment: dict[str, Any],
+    where: Path,
+    console: Console,
+) -> results.Result | None:
+    """Say how the run ended; store it, and return what was stored, if it is finished."""
+    seed = int(environment["seed"])
+    if not outcome.finished:
+        console.print(
+            f"Stopped after epoch {outcome.epochs} of {recipe.train.epochs}. Continue with: "
+            f"surge train --resume {folder.path}",
+            markup=False,
+            soft_wrap=True,
+        )
+        return None
+    overrides = environment.get("overrides", {})
+    result = results.make_result(recipe, overrides, seed, outcome, environment)
+    stored = results.append(where, result)
+    for metric, (last, best) in outcome.others.items():
+        other = replace(result, metric=metric, last=round(last, 4), best=round(best, 4))
+        results.append(where, other)
+    text = (
+        f"{recipe.name} seed {seed}: {recipe.metric} {outcome.last:.2f} (last epoch), "
+        f"{outcome.best:.2f} (best, epoch {outcome.best_epoch + 1}), {outcome.seconds:.1f} s, "
+        f"steps {outcome.mode}"
+    )
+    folder.write("summary.txt", text + "\n")
+    console.print(text, style="bold", markup=False, soft_wrap=True)
+    console.print(
+        f"stored in {stored}; evaluate with: surge evaluate {folder.path}",
+        markup=False,
+        soft_wrap=True,
+    )
+    return result
+
+
+def tensorboard_sink(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
+    """Return a function that writes every number of an epoch as a TensorBoard scalar."""
+    from surge.errors import MissingDependencyError
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingDependencyError(
+            "TensorBoard is not installed: pip install 'surge-bnn[tracking]'"
+        ) from error
+    writer = SummaryWriter(str(folder.path / "tensorboard"))
+
+    def write(row: dict[str, Any]) -> None:
+        for key, value in row.items():
+            if key != "epoch":
+                writer.add_scalar(key, value, row["epoch"])
+        writer.flush()
+
+    return write

@@ -1,0 +1,141 @@
+"""The task of a detector: images with boxes, Faster R-CNN, mean average precision."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from surge.compensation import Compensation
+from surge.data import EpochPlan, ResidentLoader
+from surge.data.voc_metrics import average_precision
+from surge.errors import ConfigError
+from surge.models.detector import Detector
+from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
+from surge.train.detect_build import build_detector, build_teacher
+from surge.train.detect_data import BoxLoader, DecodedSet, load_detection_sets, scale_of
+from surge.train.detect_objective import make_objective
+from surge.train.distributed import World
+from surge.train.step import Objective, TestStep, Verdict
+from surge.train.task import Task, compensated
+
+TEST_BATCH = 16
+
+
+class DetectionTest(TestStep):
+    """Collects what is found in every image, and counts at the end."""
+
+    def __init__(self, model: nn.Module, loader: BoxLoader, spec: TrainSpec) -> None:
+        """Begin without detections."""
+        super().__init__(model, loader, spec)
+        self.boxes = loader
+        self.found: dict[int, dict[str, Tensor]] = {}
+
+    def __call__(self, part: EpochPlan) -> None:
+        """Keep the detections of one batch; the model must be in eval mode."""
+        (images, _), _ = self.loader.fetch(part)
+        kind, low = self.loader.device.type, self.dtype == torch.bfloat16
+        with torch.no_grad(), torch.autocast(kind, dtype=torch.bfloat16, enabled=low):
+            detections = self.model(images)
+        self.found.update(zip(part.permutation.tolist(), detections, strict=True))
+
+    def detections(self) -> list[dict[str, Tensor]]:
+        """Return what was found since the last call, image by image, in pixels of the files."""
+        found, self.found = self.found, {}
+        return [
+            {
+                "boxes": found[place]["boxes"].float().cpu() / self.boxes.factors(place),
+                "labels": found[place]["labels"].cpu(),
+                "scores": found[place]["scores"].float().cpu(),
+            }
+            for place in range(len(self.boxes.files))
+        ]
+
+    def verdict(self, metric: str) -> Verdict:
+        """Return the precision of VOC2007, and that of the later years beside it."""
+        files = self.boxes.files
+        truths = [files.truth(place) for place in range(len(files))]
+        found, count = self.detections(), len(files.classes)
+        eleven = average_precision(found, truths, count, style="07").mean
+        area = average_precision(found, truths, count, style="area").mean
+        return Verdict(eleven, None, {"map-area": area})
+
+
+class DetectionTask(Task):
+    """Images with boxes; every batch has other sizes and other proposals."""
+
+    hits = None
+    fixed = False
+    measurable = False
+
+    def load_sets(self, spec: DataSpec, root: Path) -> tuple[DecodedSet, DecodedSet]:
+        """Return decoded images with their boxes."""
+        return load_detection_sets(spec, root)
+
+    def remarks(self, sets: Any) -> list[str]:
+        """Say on what is trained, and how many images show nothing that counts."""
+        train, test = sets
+        empty = f", {train.empty} of them without objects" if train.empty else ""
+        return [f"{len(train)} images to train on{empty}; {len(test)} to test on"]
+
+    def make_loaders(
+        self,
+        recipe: Recipe,
+        sets: Any,
+        seed: int,
+        device: torch.device,
+        world: World,
+        dtype: torch.dtype,
+    ) -> tuple[ResidentLoader, ResidentLoader]:
+        """Put both sets on the device; all arms of one seed see the same order and sizes."""
+        if world.size > 1:
+            raise ConfigError(f"{recipe.name} trains in one process; drop torchrun.")
+        spec = recipe.data
+        assert spec.size is not None
+        # Pixels stay exact; only products are in short numbers.
+        wide = torch.promote_types(dtype, torch.float32)
+        train = BoxLoader(
+            sets[0],
+            [scale_of(factor * spec.size) for factor in spec.sizes],
+            batch_size=min(recipe.train.batch, len(sets[0])),
+            device=device,
+            seed=seed,
+            train=True,
+            mirror=spec.augment,
+            repeat=spec.repeat,
+            dtype=wide,
+        )
+        batch = min(TEST_BATCH, len(sets[1]))
+        test = BoxLoader(
+            sets[1], [scale_of(spec.size)], batch_size=batch, device=device, dtype=wide
+        )
+        return train, test
+
+    def example(self, recipe: Recipe, first: Any) -> Any:
+        """Return one small image."""
+        return ([torch.zeros(3, 64, 64)],)
+
+    def build_network(
+        self, recipe: Recipe, seed: int, example: Any
+    ) -> tuple[nn.Module, Compensation | None]:
+        """Build the detector; frozen stages have no auxiliary path."""
+        model = build_detector(recipe, seed)
+        return model, compensated(model, recipe, seed, example)
+
+    def objective(
+        self, recipe: Recipe, model: nn.Module, seed: int, device: torch.device
+    ) -> Objective | None:
+        """Return the detector's own losses, and its teacher's."""
+        assert isinstance(model, Detector)
+        teacher = build_teacher(recipe)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            taught = None if teacher is None else teacher.to(device)
+            return make_objective(model, taught, recipe.distill)
+
+    def test_step(
+        self, recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: Any
+    ) -> TestStep:
+        """Keep all detections: the metric is of a whole set."""
+        assert isinstance(loader, BoxLoader)
+        return DetectionTest(model, loader, recipe.train)

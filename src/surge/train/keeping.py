@@ -1,0 +1,62 @@
+"""The state of a trainer in its checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from surge.errors import CheckpointMismatchError
+from surge.train import checkpoint
+
+if TYPE_CHECKING:
+    from surge.train.loop import Trainer
+
+
+def load(trainer: Trainer) -> list[str]:
+    """Take the state of the newest good checkpoint; return a sentence for each damaged one."""
+    folder, recipe = trainer.folder.checkpoints, trainer.recipe
+    state, passed = checkpoint.load_newest(folder, recipe.name, trainer.device)
+    learned = trainer.train_step.learned
+    try:
+        trainer.parts.model.load_state_dict(state["model"])
+        _load_optimizer(trainer.parts.optimizer, state["optimizer"])
+        if learned is not None:
+            learned.load_state_dict(state["learned"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise CheckpointMismatchError(
+            f"The checkpoint in {folder} does not fit the model of {recipe.name}: {error}"
+        ) from error
+    trainer.epoch, trainer.seconds = state["epoch"], state["seconds"]
+    trainer.best, trainer.best_epoch = state["best"], state["best_epoch"]
+    trainer.last = state["last"]
+    trainer.scores, trainer.best_scores = state.get("scores", ({}, {}))
+    if state.get("midway"):
+        trainer.noted = {**state["midway"], "model": state["model"]}
+    return passed
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    # The learning rate stays the tensor that a captured step reads.
+    rates = [group["lr"] for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+def save(trainer: Trainer, noted: dict[str, Any] | None) -> None:
+    """Write a checkpoint of the epochs done so far, and of the steps ``noted``."""
+    learned = trainer.train_step.learned
+    state = {
+        "recipe": trainer.recipe.name,
+        "model": trainer.parts.model.state_dict(),
+        "optimizer": trainer.parts.optimizer.state_dict(),
+        "seconds": trainer.seconds,
+        "best": trainer.best,
+        "best_epoch": trainer.best_epoch,
+        "last": trainer.last,
+        "scores": (trainer.scores, trainer.best_scores),
+        "midway": noted,
+        **({} if learned is None else {"learned": learned.state_dict()}),
+    }
+    checkpoint.save(trainer.folder.checkpoints, state, trainer.epoch)

@@ -1,0 +1,43 @@
+"""How a run is executed, and how it ended."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class LoopOptions:
+    """How a run is executed; nothing here changes what it computes beyond rounding."""
+
+    compiled: bool | None = None
+    """Compile the forward and backward; by default on a GPU."""
+    captured: bool | None = None
+    """Capture the step in a CUDA graph; by default on one GPU."""
+    save_every: float = 30.0
+    """Seconds between checkpoints; 0 writes one after every epoch."""
+    save_steps: int | None = None
+    """Also write a checkpoint after every so many steps of an epoch."""
+    deadline: float | None = None
+    """Stop after the epoch that passes this time (of ``time.monotonic``)."""
+    dose_every: int = 10
+    """Measure the delivered dose every so many epochs, and after the last."""
+    shared: bool = False
+    """Other runs are trained in this process: torch's own generator is left alone."""
+    record_every: int | None = None
+    """Let the probe look at every so many epochs, and at the last; by default it does not."""
+    record_theorem: bool = False
+    """Also measure the theorem's premises then, against a smooth network."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run stands after the loop returned."""
+
+    finished: bool
+    epochs: int
+    last: float
+    best: float
+    best_epoch: int
+    seconds: float
+    mode: str
+    """Which path the steps took: eager, compiled, captured."""
+    others: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Further metrics: at the end, and when the metric of the recipe was at its best."""

@@ -1,0 +1,216 @@
+"""What differs from one kind of data to another; the training loop itself knows none of it.
+
+A task loads its sets, makes loaders, builds the network, and says what is minimised and how a test
+is judged. :class:`Task` is that of small images, which live on the device as they are.
+"""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from surge.compensation import Compensation, compensate_
+from surge.convert import binarize_
+from surge.data import Augmentation, ImageSet, ResidentLoader, hold_out, load_cifar10, load_digits
+from surge.data.glue import get_task
+from surge.models import build_model
+from surge.recipes.recipe import DataSpec, Recipe
+from surge.train import photos, stages, text
+from surge.train.distributed import World
+from surge.train.scoring import RankedTest, TextTest
+from surge.train.step import Objective, TestStep
+from surge.train.teacher import teacher_objective
+
+
+class Task:
+    """Small images with one label each."""
+
+    hits: ClassVar[str | None] = "top1"
+    """What the share of right answers in training is called, if it is counted."""
+    fixed: ClassVar[bool] = True
+    """Whether all steps do the same work, so that they can be compiled and captured."""
+    measurable: ClassVar[bool] = True
+    """Whether the delivered dose means something here."""
+
+    def load_sets(self, spec: DataSpec, root: Path) -> Any:
+        """Return what is trained on and what is tested on."""
+        if spec.name == "digits":
+            train, test = load_digits("train"), load_digits("test")
+        else:
+            train = load_cifar10(root, "train")
+            test = train if spec.held_out else load_cifar10(root, "test")
+        if spec.held_out:
+            train, test = hold_out(train)
+        if spec.limit is not None:
+            train, test = (s.subset(torch.arange(min(spec.limit, len(s)))) for s in (train, test))
+        return train, test
+
+    def remarks(self, sets: Any) -> list[str]:
+        """Return what is to be said about the sets before a run begins."""
+        return []
+
+    def make_loaders(
+        self,
+        recipe: Recipe,
+        sets: Any,
+        seed: int,
+        device: torch.device,
+        world: World,
+        dtype: torch.dtype,
+    ) -> tuple[ResidentLoader, ResidentLoader]:
+        """Put both sets on the device; all arms of one seed see the same order and crops."""
+        assert isinstance(sets[0], ImageSet) and isinstance(sets[1], ImageSet)
+        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        shared: dict[str, Any] = {
+            "device": device,
+            "rank": world.rank,
+            "world": world.size,
+            "dtype": dtype,
+            "memory_format": layout,
+        }
+        train = ResidentLoader(
+            sets[0],
+            batch_size=min(recipe.train.batch, len(sets[0])),
+            seed=seed,
+            shuffle=True,
+            augmentation=Augmentation() if recipe.data.augment else None,
+            drop_last=recipe.train.drop_last,
+            **shared,
+        )
+        batch = 2500 if device.type == "cuda" else 500
+        return train, ResidentLoader(sets[1], batch_size=batch, **shared)
+
+    def example(self, recipe: Recipe, first: Any) -> Any:
+        """Return a small batch for a dry run."""
+        return torch.zeros(2, *first.images.shape[1:])
+
+    def build_network(
+        self, recipe: Recipe, seed: int, example: Any
+    ) -> tuple[nn.Module, Compensation | None]:
+        """Build the model on the CPU; its own weights depend on the seed alone, not on SURGE."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            options = {k: v for k, v in recipe.model.options.items() if k != "start"}
+            model = build_model(recipe.model.name, **options)
+            if recipe.method is not None:
+                method = recipe.method
+                binarize_(model, method.name, skip=method.skip, **method.options)
+        if "start" in recipe.model.options:
+            stages.start_from_(model, recipe)
+        return model, compensated(model, recipe, seed, example)
+
+    def objective(
+        self, recipe: Recipe, model: nn.Module, seed: int, device: torch.device
+    ) -> Objective | None:
+        """Return what is minimised; None stands for the cross-entropy of labels."""
+        return None if recipe.distill is None else teacher_objective(recipe, device)
+
+    def test_step(
+        self, recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: Any
+    ) -> TestStep:
+        """Return the step that tests one batch."""
+        return TestStep(model, loader, recipe.train)
+
+
+class PhotoTask(Task):
+    """Photographs, of which crops are seen."""
+
+    def load_sets(self, spec: DataSpec, root: Path) -> Any:
+        """Return photographs, decoded if the recipe keeps them."""
+        return photos.load_photo_sets(spec, root)
+
+    def make_loaders(
+        self,
+        recipe: Recipe,
+        sets: Any,
+        seed: int,
+        device: torch.device,
+        world: World,
+        dtype: torch.dtype,
+    ) -> tuple[ResidentLoader, ResidentLoader]:
+        """Return loaders of crops."""
+        return photos.make_photo_loaders(recipe, sets, seed, device, world, dtype)
+
+    def example(self, recipe: Recipe, first: Any) -> Tensor:
+        """Return two crops of a size that costs little."""
+        return torch.zeros(2, 3, 64, 64)
+
+    def test_step(
+        self, recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: Any
+    ) -> TestStep:
+        """Count the five likeliest classes too."""
+        return RankedTest(model, loader, recipe.train)
+
+
+class TextTask(Task):
+    """Sentences of one length for a BERT, which has no clamps that could hold a dose back."""
+
+    hits = "accuracy"
+    measurable = False
+
+    def load_sets(self, spec: DataSpec, root: Path) -> Any:
+        """Return tokenised sentences."""
+        return text.load_text_sets(spec, root)
+
+    def remarks(self, sets: Any) -> list[str]:
+        """Say how many sentences lost their end."""
+        return [
+            f"{part.truncated} of {len(part)} texts were cut to {part.length} tokens"
+            for part in sets
+            if part.truncated
+        ]
+
+    def make_loaders(
+        self,
+        recipe: Recipe,
+        sets: Any,
+        seed: int,
+        device: torch.device,
+        world: World,
+        dtype: torch.dtype,
+    ) -> tuple[ResidentLoader, ResidentLoader]:
+        """Return loaders of tokens."""
+        return text.make_text_loaders(recipe, sets, seed, device, world)
+
+    def example(self, recipe: Recipe, first: Any) -> Tensor:
+        """Return two sentences."""
+        tokens: Tensor = first.tokens[:2].long()
+        return tokens
+
+    def build_network(
+        self, recipe: Recipe, seed: int, example: Any
+    ) -> tuple[nn.Module, Compensation | None]:
+        """Build a BERT, pretrained or with the weights of its teacher."""
+        return text.build_bert(recipe, seed, example)
+
+    def objective(
+        self, recipe: Recipe, model: nn.Module, seed: int, device: torch.device
+    ) -> Objective | None:
+        """Learn from labels or a teacher."""
+        return text.objective_of(recipe, seed, device)
+
+    def test_step(
+        self, recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: Any
+    ) -> TestStep:
+        """Keep all logits: metrics are of a whole set."""
+        return TextTest(model, loader, recipe.train, get_task(recipe.data.name), tested)
+
+
+def compensated(model: nn.Module, recipe: Recipe, seed: int, example: Any) -> Compensation | None:
+    """Give a model the auxiliary paths of its recipe, in place."""
+    if recipe.surge is None:
+        return None
+    fields = {**vars(recipe.surge), "seed": seed}
+    return compensate_(model, **fields, example_input=example)
+
+
+def task_of(spec: DataSpec) -> Task:
+    """Return the task of a recipe's data."""
+    if spec.name == "voc":
+        from surge.train.detect import DetectionTask
+
+        return DetectionTask()
+    if spec.length is not None:
+        return TextTask()
+    return Task() if spec.size is None else PhotoTask()
