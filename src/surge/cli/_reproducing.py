@@ -18,6 +18,7 @@ from surge.cli._training import (
     environment_of,
     prepare_in,
 )
+from surge.cli._voc_remarks import voc_remarks
 from surge.data import resolve_root
 from surge.data.glue import find_file, get_task
 from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
@@ -25,6 +26,7 @@ from surge.recipes import get_recipe, list_recipes, overridden
 from surge.recipes.glue import with_model
 from surge.recipes.placing import start_of, teacher_of, with_start, with_teacher
 from surge.recipes.recipe import Recipe
+from surge.recipes.voc import TEACHER, shortened, with_backbone
 from surge.study import results
 from surge.study.queue import Job, fitting, folder_of, missing
 from surge.study.tables import make_rows, markdown, stored_rows
@@ -50,20 +52,37 @@ def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
     names = list_recipes(command.table)
     if command.rows:
         names = [f"{command.table}-{row}" for row in command.rows]
-    changes = changes_of(command, OVERRIDES)
+    changes = changes_of(command, (*OVERRIDES, "short"))
     recipes = [get_recipe(name) for name in names]
     taught = dict.fromkeys(teacher_of(recipe) for recipe in recipes if recipe.distill)
+    begun = dict.fromkeys(name for recipe in recipes for name in _starts(recipe))
+    # A float network is trained in full however short those are that begin with it.
+    taught |= dict.fromkeys(name for name in begun if get_recipe(name).method is None)
     first = [_teacher(name, changes) for name in taught]
-    begun = dict.fromkeys(start_of(r) for r in recipes if "start" in r.model.options)
-    first += [overridden(get_recipe(name), changes) for name in begun]
+    first += [_changed(get_recipe(name), changes) for name in begun if name not in taught]
     known = {recipe.name for recipe in first}
-    rest = [overridden(recipe, changes) for recipe in recipes if recipe.name not in known]
-    return [with_model(recipe, command.model) for recipe in (*first, *rest)]
+    rest = [_changed(recipe, changes) for recipe in recipes if recipe.name not in known]
+    placed = [with_model(recipe, command.model) for recipe in (*first, *rest)]
+    return [with_backbone(r, command.backbone) if r.name == TEACHER else r for r in placed]
+
+
+def _starts(recipe: Recipe) -> list[str]:
+    """Return the recipes that one begins with, and those that these begin with, first of all."""
+    if "start" not in recipe.model.options:
+        return []
+    name = start_of(recipe)
+    return [*_starts(get_recipe(name)), name]
+
+
+def _changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    """Return a recipe with the command's changes; the short form comes first."""
+    recipe = shortened(recipe) if "short" in changes else recipe
+    return overridden(recipe, {k: v for k, v in changes.items() if k != "short"})
 
 
 def _teacher(name: str, changes: dict[str, Any]) -> Recipe:
     """Return the recipe of a teacher, who is trained in full however short its students are."""
-    return overridden(get_recipe(name), {k: v for k, v in changes.items() if k != "epochs"})
+    return _changed(get_recipe(name), {k: v for k, v in changes.items() if k != "epochs"})
 
 
 def reproduce(command: ReproduceCommand, console: Console) -> int:
@@ -77,6 +96,8 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
     failed = 0 if command.table_only else _work(command, recipes, console)
     stored = results.read(command.results, command.table)
     console.print(markdown(make_rows(recipes, stored)), soft_wrap=True, markup=False)
+    if command.table == "voc":
+        console.print(voc_remarks(recipes), soft_wrap=True, markup=False)
     return failed
 
 

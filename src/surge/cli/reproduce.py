@@ -22,20 +22,25 @@ class ReproduceCommand:
         surge reproduce cifar10 --table-only
         surge reproduce imagenet --data /srv/imagenet --seeds 0
         surge reproduce glue --model bert --rows mrpc-bit mrpc-bit-surge --seeds 0 --budget 9m
+        surge reproduce voc --short --backbone resnet18.pth --seeds 0 --budget 9m
     """
 
     table: Annotated[str, tyro.conf.Positional]
-    """digits, cifar10, common, imagenet, imagenette, glue."""
+    """digits, cifar10, common, imagenet, imagenette, voc, glue."""
     rows: tuple[str, ...] = ()
     """Rows to run, also <row>-surge-<variant>; all rows of the table by default."""
     model: str | None = None
     """Folder of a pretrained BERT with its tokenizer (GLUE)."""
+    backbone: str | None = None
+    """A pretrained ResNet-18 for the float detector, a file or a run (VOC)."""
+    short: bool = False
+    """The form of the rows for few and small images (VOC)."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds to run; every row of a seed starts from the same weights and sees the same data."""
     epochs: int | None = None
     """Another number of epochs than the recipes say."""
     size: int | None = None
-    """Side of the crops that networks see (imagenet, imagenette)."""
+    """Side of the crops that networks see (imagenet, imagenette), longer side of images (voc)."""
     held_out: bool = False
     """Test on 10 % of the training set instead of the test set."""
     budget: str | None = None

@@ -39,25 +39,36 @@ def build_detector(recipe: Recipe, seed: int) -> Detector:
     options = recipe.model.options
     start = options.get("start")
     begun = None if start is None else _begun(recipe, Path(start))
-    pretrained = bool(options.get("backbone"))
-    if begun is not None:
-        pretrained = pretrained or _stands_on_pretrained(begun[0], recipe)
-    frozen: dict[str, Any] = {"frozen": FROZEN if pretrained else 0, "norm_eval": pretrained}
+    pretrained = bool(options.get("backbone")) or (
+        begun is not None and _stands_on_pretrained(begun[0])
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if recipe.method is None:
-            model = float_detector(settings=SETTINGS, **frozen)
-        else:
-            model = reactnet_detector(settings=SETTINGS, loss_weight=options["losses"], **frozen)
-        if begun is not None and begun[0].method is None:
-            take_float_(model, begun[1])
-        if recipe.method is not None:
-            _binarize_(model, recipe)
+        floats = begun[1] if begun is not None and begun[0].method is None else None
+        model = new_detector(recipe, pretrained=pretrained, floats=floats)
     if begun is not None and begun[0].method is not None:
         _take_stage_(model, begun[1], recipe, str(start))
     if options.get("backbone"):
         load_body_(model, backbone_state(Path(options["backbone"])))
     model.freeze_()
+    return model
+
+
+def new_detector(
+    recipe: Recipe, *, pretrained: bool = False, floats: Mapping[str, Tensor] | None = None
+) -> Detector:
+    """Return a recipe's detector as drawn, or with the weights of a float one before it is binary.
+
+    What is ``pretrained`` is frozen in part.
+    """
+    frozen: dict[str, Any] = {"frozen": FROZEN if pretrained else 0, "norm_eval": pretrained}
+    if recipe.method is None:
+        return float_detector(settings=SETTINGS, **frozen)
+    weight = recipe.model.options["losses"]
+    model = reactnet_detector(settings=SETTINGS, loss_weight=weight, **frozen)
+    if floats is not None:
+        take_float_(model, floats)
+    _binarize_(model, recipe)
     return model
 
 
@@ -89,7 +100,7 @@ def _begun(recipe: Recipe, path: Path) -> tuple[Recipe, dict[str, Tensor]]:
     return first, state
 
 
-def _stands_on_pretrained(first: Recipe, recipe: Recipe) -> bool:
+def _stands_on_pretrained(first: Recipe) -> bool:
     """Return whether a first stage had a pretrained 1-bit backbone.
 
     That of a float detector is another matter: its bits would never have been trained.

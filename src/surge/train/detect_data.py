@@ -156,7 +156,7 @@ class BoxLoader(ResidentLoader):
         sections = [len(target["labels"]) for target in targets]
         boxes = torch.cat([target["boxes"] for target in targets]).to(self.device)
         labels = torch.cat([target["labels"] for target in targets]).to(self.device)
-        parts = zip(boxes.split(sections), labels.split(sections), strict=True)
+        parts = zip(torch.split(boxes, sections), torch.split(labels, sections), strict=True)
         there = [{"boxes": b, "labels": label} for b, label in parts]
         return (images, there), plan.permutation.to(self.device)
 

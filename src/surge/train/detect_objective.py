@@ -77,7 +77,8 @@ class TaughtObjective(DetectionObjective):
     def loss(self, outputs: Any, labels: Tensor, inputs: Any) -> Tensor:
         """Add what comes from the teacher."""
         own = super().loss(outputs[0], labels, inputs)
-        return own + self.weight * self.taught(*outputs, inputs)
+        look, maps, proposals, adapted = outputs
+        return own + self.weight * self.taught(look, maps, proposals, adapted, inputs)
 
     def taught(
         self,

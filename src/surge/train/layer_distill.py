@@ -36,7 +36,8 @@ class LayerWeights:
 
 
 def _norms(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x.float().flatten(1), dim=1).clamp(min=1e-12)
+    lengths: Tensor = torch.linalg.vector_norm(x.float().flatten(1), dim=1)
+    return lengths.clamp(min=1e-12)
 
 
 def angular_loss(
@@ -87,7 +88,7 @@ def near_masks(
     near = torch.stack([near_anchors(anchors, boxes) for boxes in objects])
     places = [height * width for height, width in shapes]
     kinds = near.shape[1] // sum(places)
-    parts = near.split([kinds * count for count in places], dim=1)
+    parts = torch.split(near, [kinds * count for count in places], dim=1)
     return [
         part.view(len(near), height, width, kinds).any(dim=3).float()
         for part, (height, width) in zip(parts, shapes, strict=True)
