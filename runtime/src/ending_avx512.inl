@@ -4,11 +4,14 @@ inline __mmask16 lanes_of(int64_t left) {
     return left >= kLanes ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
 }
 
-// Whether a row is what most rows of a residual network are: added to a residual, kept, and written
-// as bits of whole words. Then nothing is asked pixel by pixel.
-inline bool is_plain(const FinishRow& row) {
-    return row.residual && row.kept && row.bits && !row.shift && !row.lowest &&
-           row.channels % kWordBits == 0;
+// What most rows are, so that nothing is asked pixel by pixel. Plain: added to a residual, kept, and
+// written as bits of whole words. Bits: compared with whole numbers, only bits, of whole words.
+enum class Form { Any, Plain, Bits };
+
+inline Form form_of(const FinishRow& row) {
+    if (!row.bits || row.channels % kWordBits != 0) return Form::Any;
+    if (row.lowest) return row.kept ? Form::Any : Form::Bits;
+    return row.residual && row.kept && !row.shift ? Form::Plain : Form::Any;
 }
 
 // The end of sixteen channels: vectors in registers, one pixel after the other.
@@ -67,42 +70,35 @@ struct Ending {
         return t;
     }
 
+    template <Form form>
     void write_bits(const FinishRow& end, int64_t pixel, __mmask16 signs) const {
         uint32_t* word = end.bits + pixel * end.bits_pitch + channel / kWordBits;
-        if (closes)
+        if (form == Form::Any && closes)
             *word = signs;
         else
             reinterpret_cast<uint16_t*>(word)[channel / kLanes % 2] = signs;
     }
 
-    inline __attribute__((always_inline)) void plain_pixel(const FinishRow& end, int64_t p,
-                                                           __m512i count) const {
+    template <Form form>
+    inline __attribute__((always_inline)) void finish(const FinishRow& end, int64_t p,
+                                                      __m512i count) const {
+        constexpr bool plain = form == Form::Plain;
         const int32_t* base = end.base + end.classes[p] * end.base_pitch + channel;
         __m512i dot = _mm512_sub_epi32(_mm512_loadu_si512(base), _mm512_add_epi32(count, count));
-        __m512 t = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale), bias);
-        int64_t place = p * end.output_pitch + channel;
-        t = activated(_mm512_add_ps(t, _mm512_loadu_ps(end.residual + place)));
-        _mm512_storeu_ps(end.output + place, t);
-        reinterpret_cast<uint16_t*>(end.bits + p * end.bits_pitch)[channel / kLanes] =
-            _mm512_cmp_ps_mask(t, _mm512_setzero_ps(), _CMP_GE_OQ);
-    }
-
-    inline __attribute__((always_inline)) void pixel(const FinishRow& end, int64_t p,
-                                                     __m512i count) const {
-        const int32_t* base = end.base + end.classes[p] * end.base_pitch + channel;
-        __m512i dot = _mm512_sub_epi32(_mm512_loadu_si512(base), _mm512_add_epi32(count, count));
-        if (end.lowest) {
+        if (form == Form::Bits || (!plain && end.lowest)) {
             __mmask16 inside = _mm512_mask_cmpge_epi32_mask(lanes, dot, lowest);
-            write_bits(end, p, _mm512_mask_cmple_epi32_mask(inside, dot, highest));
-            if (!end.kept) return;
+            write_bits<form>(end, p, _mm512_mask_cmple_epi32_mask(inside, dot, highest));
+            if (form == Form::Bits || !end.kept) return;
         }
         __m512 t = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale), bias);
         int64_t place = p * end.output_pitch + channel;
-        if (end.residual) t = _mm512_add_ps(t, _mm512_maskz_loadu_ps(lanes, end.residual + place));
+        if (plain || end.residual)
+            t = _mm512_add_ps(t, _mm512_maskz_loadu_ps(lanes, end.residual + place));
         t = activated(t);
-        if (end.kept) _mm512_mask_storeu_ps(end.output + place, lanes, t);
-        if (!end.bits || end.lowest) return;
-        if (end.shift) t = _mm512_add_ps(t, shift);
-        write_bits(end, p, _mm512_mask_cmp_ps_mask(lanes, t, _mm512_setzero_ps(), _CMP_GE_OQ));
+        if (plain || end.kept) _mm512_mask_storeu_ps(end.output + place, lanes, t);
+        if (!plain && (!end.bits || end.lowest)) return;
+        if (!plain && end.shift) t = _mm512_add_ps(t, shift);
+        const __m512 zero = _mm512_setzero_ps();
+        write_bits<form>(end, p, _mm512_mask_cmp_ps_mask(lanes, t, zero, _CMP_GE_OQ));
     }
 };

@@ -127,7 +127,7 @@ void binary_row(const BinaryRow& row) {
                                           row.counts + block * kLanes});
 }
 
-template <Finish kind, bool plain>
+template <Finish kind, Form form>
 struct FinishTile {
     const BinaryRow& row;
     const uint32_t* weights;
@@ -139,28 +139,29 @@ struct FinishTile {
         count_tile<pixels>(row, row.input + first * row.step, weights, tile);
 #pragma GCC unroll 8
         for (int64_t p = 0; p < pixels; ++p)
-            plain ? ending.plain_pixel(end, first + p, tile[p])
-                  : ending.pixel(end, first + p, tile[p]);
+            ending.template finish<form>(end, first + p, tile[p]);
     }
 };
 
-template <Finish kind, bool plain>
+template <Finish kind, Form form>
 void binary_finish_rows(const BinaryRow& row, const FinishRow& call) {
     const FinishRow end = call;
     for (int64_t block = 0; block < row.blocks; ++block) {
         const Ending<kind> ending(end, block * kLanes);
         const uint32_t* weights = row.weights + block * row.words * kLanes;
-        over_pixels(row.pixels, FinishTile<kind, plain>{row, weights, end, ending});
+        over_pixels(row.pixels, FinishTile<kind, form>{row, weights, end, ending});
     }
 }
 
 template <Finish kind>
 void binary_finish_kind(const BinaryRow& row, const FinishRow& end) {
-    is_plain(end) ? binary_finish_rows<kind, true>(row, end)
-                  : binary_finish_rows<kind, false>(row, end);
+    form_of(end) == Form::Plain ? binary_finish_rows<kind, Form::Plain>(row, end)
+                                : binary_finish_rows<kind, Form::Any>(row, end);
 }
 
 void binary_finish(const BinaryRow& row, const FinishRow& end) {
+    if (form_of(end) == Form::Bits)
+        return binary_finish_rows<Finish::None, Form::Bits>(row, end);
     switch (end.kind) {
         case Finish::None: return binary_finish_kind<Finish::None>(row, end);
         case Finish::Relu: return binary_finish_kind<Finish::Relu>(row, end);

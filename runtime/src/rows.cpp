@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 namespace surge {
@@ -11,15 +12,40 @@ const float* pixel(const RowSource& in, int64_t y, int64_t x) {
     return in.data + (y * in.shape.w + x) * in.shape.c;
 }
 
+typedef float Four __attribute__((vector_size(16)));
+
+// A block of 4 x 4.
+void transpose_four(const float* in, int64_t in_pitch, float* out, int64_t out_pitch) {
+    Four from[4], to[4];
+    for (int i = 0; i < 4; ++i) std::memcpy(&from[i], in + i * in_pitch, 16);
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+    Four a = __builtin_shufflevector(from[0], from[1], 0, 4, 1, 5);
+    Four b = __builtin_shufflevector(from[2], from[3], 0, 4, 1, 5);
+    Four c = __builtin_shufflevector(from[0], from[1], 2, 6, 3, 7);
+    Four d = __builtin_shufflevector(from[2], from[3], 2, 6, 3, 7);
+    to[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    to[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    to[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    to[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+#else
+    for (int i = 0; i < 4; ++i)
+        for (int j = 0; j < 4; ++j) to[i][j] = from[j][i];
+#endif
+    for (int i = 0; i < 4; ++i) std::memcpy(out + i * out_pitch, &to[i], 16);
+}
+
 // out[column][row] = in[row][column], block by block: every line of the cache is filled at once.
 void transpose(const float* in, int64_t in_pitch, int64_t rows, int64_t columns, float* out,
                int64_t out_pitch) {
     constexpr int64_t kBlock = 16;
     for (int64_t top = 0; top < rows; top += kBlock)
-        for (int64_t left = 0; left < columns; left += kBlock) {
-            int64_t right = std::min(left + kBlock, columns), end = std::min(top + kBlock, rows);
-            for (int64_t c = left; c < right; ++c)
-                for (int64_t r = top; r < end; ++r)
+        for (int64_t left = 0; left < columns; left += 4) {
+            int64_t r = top, end = std::min(top + kBlock, rows);
+            for (; left + 4 <= columns && r + 4 <= end; r += 4)
+                transpose_four(in + r * in_pitch + left, in_pitch, out + left * out_pitch + r,
+                               out_pitch);
+            for (; r < end; ++r)
+                for (int64_t c = left; c < std::min(left + 4, columns); ++c)
                     out[c * out_pitch + r] = in[r * in_pitch + c];
         }
 }
