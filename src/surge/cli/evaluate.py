@@ -44,7 +44,10 @@ class EvaluateCommand:
         from surge.train.run import RunFolder
 
         root = resolve_root(self.data, os.environ)
-        if RunFolder.open(self.run_folder)[1].data.length is not None:
+        data = RunFolder.open(self.run_folder)[1].data
+        if data.name == "voc":
+            return self._find(console, root)
+        if data.length is not None:
             return self._score(console, root)
         found = evaluate_run(self.run_folder, root, choose_device(self.device))
         for note in found.notes:
@@ -79,6 +82,25 @@ class EvaluateCommand:
         console.print(
             f"{len(trainer.sets[1])} examples ({data_name(recipe)}), after epoch {trainer.epoch} "
             f"of {recipe.train.epochs}",
+            style="bold",
+            markup=False,
+            soft_wrap=True,
+        )
+        return 0
+
+    def _find(self, console: Console, root: Path) -> int:
+        """Print the average precision of a detector, class by class."""
+        from surge.cli._training import choose_device
+        from surge.study.results import data_name
+        from surge.train.detect_run import evaluate_detector
+
+        found = evaluate_detector(self.run_folder, root, choose_device(self.device))
+        recipe = found.recipe
+        print_table(console, found.per_class(), title=f"{recipe.name}, seed {found.seed}")
+        console.print(
+            f"mean average precision {found.eleven.mean:.2f} % (VOC2007's eleven points), "
+            f"{found.area.mean:.2f} % (area) on {found.images} images ({data_name(recipe)}), after "
+            f"epoch {found.epochs} of {recipe.train.epochs}",
             style="bold",
             markup=False,
             soft_wrap=True,

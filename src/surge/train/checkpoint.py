@@ -65,14 +65,29 @@ def load_newest(
         except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
             damaged.append(f"{path.name} is damaged ({type(e).__name__})")
             continue
-        if not isinstance(state, dict) or state.get("format") != FORMAT:
-            raise CheckpointMismatchError(
-                f"{path} is not a checkpoint of this package (format {FORMAT})."
-            )
-        if state.get("recipe") != recipe:
-            raise CheckpointMismatchError(
-                f'{path} belongs to the recipe "{state.get("recipe")}", not to "{recipe}".'
-            )
+        _check(state, path, recipe)
         return state, [f"{what}; {path.name} is used instead." for what in damaged]
     why = f": {', '.join(damaged)}" if damaged else ""
     raise CheckpointMismatchError(f"{folder} holds no readable checkpoint{why}.")
+
+
+def load_one(path: Path, recipe: str, device: torch.device) -> dict[str, Any]:
+    """Return what one file holds, or raise."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+        raise CheckpointMismatchError(f"{path} cannot be read as a checkpoint.") from error
+    _check(state, path, recipe)
+    found: dict[str, Any] = state
+    return found
+
+
+def _check(state: Any, path: Path, recipe: str) -> None:
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        raise CheckpointMismatchError(
+            f"{path} is not a checkpoint of this package (format {FORMAT})."
+        )
+    if state.get("recipe") != recipe:
+        raise CheckpointMismatchError(
+            f'{path} belongs to the recipe "{state.get("recipe")}", not to "{recipe}".'
+        )

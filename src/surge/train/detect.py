@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from surge.compensation import Compensation
 from surge.data import EpochPlan, ResidentLoader
-from surge.data.voc_metrics import average_precision
+from surge.data.voc_metrics import Precision, average_precision
 from surge.errors import ConfigError
 from surge.models.detector import Detector
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
@@ -51,14 +51,18 @@ class DetectionTest(TestStep):
             for place in range(len(self.boxes.files))
         ]
 
-    def verdict(self, metric: str) -> Verdict:
-        """Return the precision of VOC2007, and that of the later years beside it."""
+    def precisions(self) -> tuple[Precision, Precision]:
+        """Return the precisions of VOC2007, and those of the later years."""
         files = self.boxes.files
         truths = [files.truth(place) for place in range(len(files))]
         found, count = self.detections(), len(files.classes)
-        eleven = average_precision(found, truths, count, style="07").mean
-        area = average_precision(found, truths, count, style="area").mean
-        return Verdict(eleven, None, {"map-area": area})
+        eleven = average_precision(found, truths, count, style="07")
+        return eleven, average_precision(found, truths, count, style="area")
+
+    def verdict(self, metric: str) -> Verdict:
+        """Return the mean of the former, and that of the latter beside it."""
+        eleven, area = self.precisions()
+        return Verdict(eleven.mean, None, {"map-area": area.mean})
 
 
 class DetectionTask(Task):

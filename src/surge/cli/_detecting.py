@@ -1,0 +1,135 @@
+"""The work behind ``surge detect``."""
+
+from __future__ import annotations
+
+import colorsys
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from surge.cli._training import choose_device
+from surge.cli.console import print_error, print_table
+from surge.data.pictures import CORRUPT, as_tensor
+from surge.data.voc import CLASSES
+from surge.errors import ConfigError
+from surge.train.detect_run import Found, load_detector, look
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from surge.cli.detect import DetectCommand
+
+UNREADABLE = 2
+SUFFIX = ".detected.png"
+
+
+def detect(command: DetectCommand, console: Console) -> int:
+    """Look at every picture that can be read; return 2 if one cannot, else 0."""
+    if not command.images:
+        raise ConfigError("no image was given: surge detect IMAGE... --model RUN")
+    if not 0 <= command.score <= 1:
+        raise ConfigError(f"--score {command.score} is no score: need 0 to 1.")
+    targets = _targets(command.images, command.out)
+    recipe, model = load_detector(command.model, choose_device(command.device))
+    size = command.size or recipe.data.size
+    assert size is not None
+    answers: list[dict[str, Any]] = []
+    failures: list[str] = []
+    for path, target in zip(command.images, targets, strict=True):
+        try:
+            picture = read_upright(path)
+        except ConfigError as error:
+            failures.append(str(error))
+            continue
+        found = look(model, as_tensor(picture), size, command.score)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draw(picture, found).save(target)
+        answers.append(
+            {"image": str(path), "drawn": str(target), "found": [asdict(one) for one in found]}
+        )
+    if command.json:
+        console.print(json.dumps(answers, indent=2), markup=False, soft_wrap=True)
+    else:
+        _print(answers, recipe.name, console)
+    for failure in failures:
+        print_error(failure)
+    return UNREADABLE if failures else 0
+
+
+def _targets(images: Sequence[Path], out: Path | None) -> list[Path]:
+    """Return where every picture is drawn; two pictures never share a file."""
+    if out is not None and out.suffix and not out.is_dir():
+        if len(images) > 1:
+            raise ConfigError(f"--out {out} is one file for {len(images)} pictures; name a folder.")
+        return [out]
+    targets = [(out or path.parent) / f"{path.stem}{SUFFIX}" for path in images]
+    for target in targets:
+        if targets.count(target) > 1:
+            raise ConfigError(f"Two pictures would be drawn to {target}; choose another --out.")
+    return targets
+
+
+def read_upright(path: Path) -> Image.Image:
+    """Decode a picture as it is meant to be seen.
+
+    Raises:
+        ConfigError: it cannot be read; the message names the file.
+    """
+    try:
+        with Image.open(path) as file:
+            return ImageOps.exif_transpose(file).convert("RGB")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{path} is not there.") from error
+    except CORRUPT as error:
+        raise ConfigError(f"{path} is not an image that can be read ({error}).") from error
+
+
+def draw(picture: Image.Image, found: Sequence[Found]) -> Image.Image:
+    """Return the picture with a box and a label for everything found, the surest on top."""
+    drawn = picture.copy()
+    pen = ImageDraw.Draw(drawn)
+    width = max(2, round(max(picture.size) / 250))
+    font = ImageFont.load_default(size=max(11, round(max(picture.size) / 40)))
+    for one in reversed(found):
+        colour = colour_of(one.label)
+        pen.rectangle(one.box, outline=colour, width=width)
+        words = f"{one.label} {100 * one.score:.0f} %"
+        left, top, right, bottom = pen.textbbox((0, 0), words, font=font)
+        x = max(0.0, min(one.box[0], picture.width - (right - left) - 4))
+        y = max(0.0, one.box[1] - (bottom - top) - 4)
+        pen.rectangle((x, y, x + right - left + 4, y + bottom - top + 4), fill=colour)
+        pen.text((x + 2 - left, y + 2 - top), words, fill="white", font=font)
+    return drawn
+
+
+def colour_of(label: str) -> tuple[int, int, int]:
+    """Return a colour of its own for every class."""
+    red, green, blue = colorsys.hsv_to_rgb(CLASSES.index(label) * 0.618 % 1, 0.85, 0.75)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+def _print(answers: Sequence[dict[str, Any]], name: str, console: Console) -> None:
+    rows: list[dict[str, object]] = [
+        {
+            "image": answer["image"],
+            "class": one["label"],
+            "score": f"{100 * one['score']:.1f} %",
+            "box": ", ".join(f"{edge:.0f}" for edge in one["box"]),
+        }
+        for answer in answers
+        for one in answer["found"]
+    ]
+    if rows:
+        print_table(console, rows, title=name)
+    for answer in answers:
+        count = len(answer["found"])
+        console.print(
+            f"{answer['image']}: {count} object{'' if count == 1 else 's'}, drawn in "
+            f"{answer['drawn']}",
+            markup=False,
+            soft_wrap=True,
+        )
