@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from surge.errors import ConfigError
 from surge.models.detection_heads import ProposalHead, RegionHead, RegionPredictor
@@ -134,3 +134,26 @@ def assemble(
         box_batch_size_per_image=settings.sampled_regions,
         box_positive_fraction=0.25,
     )
+
+
+class CountedDetector(nn.Module):
+    """A detector as tables count it: one image of any size, a fixed number of regions, no NMS.
+
+    Example:
+        ``summary(CountedDetector(detector), torch.zeros(1, 3, 600, 1000)).ops``
+    """
+
+    def __init__(self, detector: Any, regions: int = 1000) -> None:
+        super().__init__()
+        self.backbone: nn.Module = detector.backbone
+        self.rpn: nn.Module = detector.rpn
+        self.roi_heads: nn.Module = detector.roi_heads
+        self.regions = regions
+
+    def forward(self, images: Tensor) -> list[Any]:
+        """Run every weighted layer on inputs of the right shapes."""
+        maps = list(self.backbone(images).values())
+        heads: Any = self.roi_heads
+        pooled = maps[0].new_zeros(self.regions, maps[0].shape[1], REGION, REGION)
+        proposed = self.rpn.get_submodule("head")(maps)
+        return [proposed, heads.box_predictor(heads.box_head(pooled))]

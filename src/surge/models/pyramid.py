@@ -1,7 +1,9 @@
 """From a batch of images to five feature maps: a ResNet-18 and its feature pyramid."""
 
+import math
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -122,3 +124,28 @@ class PyramidBackbone(nn.Module):
         """Map ``[N, 3, H, W]``, sides multiples of 32, to the five maps."""
         maps: dict[str, Tensor] = self.fpn(self.stages(images))
         return maps
+
+
+class JoinedStages(nn.Module):
+    """The four stages of a body as one vector per image: a packed file has one output.
+
+    ``parted`` undoes it, so that an engine can compute the stages and torch the rest.
+    """
+
+    def __init__(self, backbone: PyramidBackbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map ``[N, 3, H, W]`` to ``[N, numbers]``, the first stage first."""
+        return torch.cat([stage.flatten(1) for stage in self.backbone.stages(images)], dim=1)
+
+    @staticmethod
+    def parted(vectors: Tensor, height: int, width: int) -> list[Tensor]:
+        """Return the four stages that images of this size have."""
+        shapes = [
+            (channels, height // stride, width // stride)
+            for channels, stride in zip(WIDTHS, STRIDES[:4], strict=True)
+        ]
+        pieces = torch.split(vectors, [math.prod(shape) for shape in shapes], dim=1)
+        return [p.reshape(-1, *shape) for p, shape in zip(pieces, shapes, strict=True)]
