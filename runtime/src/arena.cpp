@@ -39,8 +39,8 @@ void gather_weights(Plan& plan) {
     size_t total = 0;
     auto parts = [](Step& step) {
         std::vector<AlignedMemory*> list = {&step.binary.weights, &step.binary.base,
-                                            &step.real.weights, &step.bytes.weights,
-                                            &step.table};
+                                            &step.binary.span, &step.real.weights,
+                                            &step.bytes.weights, &step.table};
         for (PlaneFilters& plane : step.planes) list.push_back(&plane.bits.weights);
         return list;
     };

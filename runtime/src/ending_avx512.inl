@@ -4,13 +4,13 @@ inline __mmask16 lanes_of(int64_t left) {
     return left >= kLanes ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
 }
 
-// What most rows are, so that nothing is asked pixel by pixel. Plain: added to a residual, kept, and
-// written as bits of whole words. Bits: compared with whole numbers, only bits, of whole words.
+// What most rows are, so that nothing is asked pixel by pixel. Plain: added to a residual, kept,
+// and written as bits of whole words. Bits: nothing but bits of whole words, by a range of counts.
 enum class Form { Any, Plain, Bits };
 
 inline Form form_of(const FinishRow& row) {
     if (!row.bits || row.channels % kWordBits != 0) return Form::Any;
-    if (row.lowest) return row.kept ? Form::Any : Form::Bits;
+    if (row.span) return Form::Bits;
     return row.residual && row.kept && !row.shift ? Form::Plain : Form::Any;
 }
 
@@ -21,7 +21,6 @@ struct Ending {
     __mmask16 lanes;
     bool closes;  // whether the upper half of its word of bits has no channels
     __m512 scale, bias, slope, shift_in, shift_out, low, high, shift;
-    __m512i lowest, highest;
 
     Ending(const FinishRow& row, int64_t first) : channel(first) {
         lanes = lanes_of(row.channels - first);
@@ -37,9 +36,6 @@ struct Ending {
         if (kind == Finish::Clamp) low = _mm512_set1_ps(row.low);
         if (kind == Finish::Clamp) high = _mm512_set1_ps(row.high);
         shift = row.shift ? vector(row.shift) : _mm512_setzero_ps();
-        lowest = highest = _mm512_setzero_si512();
-        if (row.lowest) lowest = _mm512_maskz_loadu_epi32(lanes, row.lowest + first);
-        if (row.highest) highest = _mm512_maskz_loadu_epi32(lanes, row.highest + first);
     }
 
     __m512 vector(const float* values) const {
@@ -83,20 +79,20 @@ struct Ending {
     inline __attribute__((always_inline)) void finish(const FinishRow& end, int64_t p,
                                                       __m512i count) const {
         constexpr bool plain = form == Form::Plain;
-        const int32_t* base = end.base + end.classes[p] * end.base_pitch + channel;
-        __m512i dot = _mm512_sub_epi32(_mm512_loadu_si512(base), _mm512_add_epi32(count, count));
-        if (form == Form::Bits || (!plain && end.lowest)) {
-            __mmask16 inside = _mm512_mask_cmpge_epi32_mask(lanes, dot, lowest);
-            write_bits<form>(end, p, _mm512_mask_cmple_epi32_mask(inside, dot, highest));
-            if (form == Form::Bits || !end.kept) return;
+        int64_t limit = end.classes[p] * end.base_pitch + channel;
+        __m512i dot = _mm512_sub_epi32(_mm512_loadu_si512(end.base + limit), count);
+        if (form == Form::Bits || (!plain && end.span)) {
+            __m512i span = _mm512_loadu_si512(end.span + limit);
+            return write_bits<form>(end, p, _mm512_mask_cmple_epu32_mask(lanes, dot, span));
         }
+        dot = _mm512_sub_epi32(dot, count);
         __m512 t = _mm512_add_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale), bias);
         int64_t place = p * end.output_pitch + channel;
         if (plain || end.residual)
             t = _mm512_add_ps(t, _mm512_maskz_loadu_ps(lanes, end.residual + place));
         t = activated(t);
         if (plain || end.kept) _mm512_mask_storeu_ps(end.output + place, lanes, t);
-        if (!plain && (!end.bits || end.lowest)) return;
+        if (!plain && !end.bits) return;
         if (!plain && end.shift) t = _mm512_add_ps(t, shift);
         const __m512 zero = _mm512_setzero_ps();
         write_bits<form>(end, p, _mm512_mask_cmp_ps_mask(lanes, t, zero, _CMP_GE_OQ));

@@ -50,9 +50,8 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
     int64_t per_group = result.c / node.groups, padded = filters.blocks * kLanes;
     const uint32_t* bits =
         buffer<uint32_t>(sink.buffer) + y * node.window.stride[0] * sink.row_words();
-    const int32_t* base = filters.base.as<int32_t>() + filters.rows.of_position[size_t(y)] *
-                                                           int64_t(filters.columns.taps.size()) *
-                                                           filters.base_pitch;
+    size_t row_class = size_t(filters.rows.of_position[size_t(y)]) * filters.columns.taps.size() *
+                       size_t(filters.base_pitch) * 4;
     BinaryRow call = {};
     call.offsets = step.offsets.data();
     call.words = filters.words;
@@ -68,7 +67,7 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
             end.pixels = call.pixels;
             end.counts = call.counts;
             end.value_pitch = padded;
-            end.base = base + g * padded;
+            end.base = filters.base.as<int32_t>(row_class) + g * padded;
             end.base_pitch = filters.base_pitch;
             end.classes = filters.columns.of_position.data() + x;
             choose_channels(end, node, g * per_group, per_group);
@@ -85,8 +84,7 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
                 end.bits = buffer<uint32_t>(target.buffer) + target.place(y, x);
                 end.bits_pitch = target.pixel_words();
                 end.shift = data_or_null(target.shift, 0);
-                end.lowest = data_or_null(step.lowest, 0);
-                end.highest = data_or_null(step.highest, 0);
+                if (filters.span.data()) end.span = filters.span.as<uint32_t>(row_class);
             }
             kernels_.binary_finish(call, end);
         }

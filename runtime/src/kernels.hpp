@@ -66,8 +66,8 @@ enum class Finish : int { None, Relu, Clamp, Sign, Prelu, Rprelu, Between };
 // The value is sums[p][c]; with counts float(counts[p][c]); with counts and base (a binary row)
 // float(base[classes[p]][c] - 2 * counts[p][c]).
 // Where `bits` is given, the signs are written too: 1 where t + shift >= 0, so a NaN counts as
-// negative; with `lowest` they are 1 where lowest <= value <= highest, in whole numbers, and
-// nothing else is computed.
+// negative. With `span` they are 1 where base[classes[p]][c] - counts[p][c], as a number without a
+// sign, is at most span[classes[p]][c], and nothing else is computed.
 struct FinishRow {
     int64_t pixels;
     int64_t channels;
@@ -90,7 +90,7 @@ struct FinishRow {
     uint32_t* bits;        // null: none
     int64_t bits_pitch;    // words of a pixel
     const float* shift;    // null: none
-    const int32_t *lowest, *highest;  // null: signs come from t
+    const uint32_t* span;  // null: signs come from t
 };
 
 // Signs of a row as bits: 1 where x + shift >= 0, so a NaN counts as negative. Every pixel has

@@ -104,15 +104,13 @@ inline void threshold_bits(const FinishRow& end) {
     for (int64_t p = 0; p < end.pixels; ++p) {
         const int32_t* counts = end.counts + p * end.value_pitch;
         const int32_t* base = end.base + end.classes[p] * end.base_pitch;
+        const uint32_t* span = end.span + end.classes[p] * end.base_pitch;
         uint32_t* bits = end.bits + p * end.bits_pitch;
         for (int64_t c = 0; c < end.channels; c += kWordBits) {
             int64_t left = end.channels - c < kWordBits ? end.channels - c : kWordBits;
             uint32_t word = 0;
-            for (int64_t i = 0; i < left; ++i) {
-                int32_t dot = base[c + i] - 2 * counts[c + i];
-                bool inside = dot >= end.lowest[c + i] && dot <= end.highest[c + i];
-                word |= uint32_t(inside) << i;
-            }
+            for (int64_t i = c; i < c + left; ++i)
+                word |= uint32_t(uint32_t(base[i] - counts[i]) <= span[i]) << (i - c);
             bits[c / kWordBits] = word;
         }
     }
@@ -126,9 +124,9 @@ inline void binary_then_finish(const BinaryRow& row, const FinishRow& end, Count
     FinishRow rest = end;
     rest.counts = row.counts;
     rest.value_pitch = row.blocks * kLanes;
-    if (end.bits && end.lowest) threshold_bits(rest);
-    if (!end.lowest || end.kept) finish_row(rest);
-    if (!end.bits || end.lowest) return;
+    if (end.span) return threshold_bits(rest);
+    finish_row(rest);
+    if (!end.bits) return;
     SignRow signed_row = {};
     signed_row.input = end.output;
     signed_row.pixels = end.pixels;

@@ -69,8 +69,6 @@ struct Step {
     ByteFilters bytes;
     AlignedMemory table;  // rows to look up, or to add
     int64_t scratch_values = 0;  // of a pixel, beside the kernels' results
-    // Where only signs are needed: 1 where the sum of products is between these.
-    std::vector<int32_t> lowest, highest;
 };
 
 struct Plan {

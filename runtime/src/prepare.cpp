@@ -36,6 +36,23 @@ void join_rows(const Plan& plan, Step& step, const Node& op, const Shape& out) {
     step.joined = out.h;
 }
 
+// lowest <= base - 2 * count <= highest as a range of counts: one comparison decides.
+void bound_counts(BinaryFilters& filters, const std::vector<int32_t>& lowest,
+                  const std::vector<int32_t>& highest) {
+    constexpr int64_t kBeyond = int64_t(1) << 30;  // any sum
+    filters.span = AlignedMemory(filters.base.bytes());
+    int32_t* base = filters.base.as<int32_t>();
+    uint32_t* span = filters.span.as<uint32_t>();
+    int64_t classes = int64_t(filters.base.bytes()) / 4 / filters.base_pitch;
+    for (int64_t i = 0; i < classes; ++i, base += filters.base_pitch, span += filters.base_pitch)
+        for (size_t c = 0; c < lowest.size(); ++c) {
+            int64_t most = (base[c] - std::max<int64_t>(lowest[c], -kBeyond)) >> 1;
+            int64_t least = (base[c] - std::min<int64_t>(highest[c], kBeyond) + 1) >> 1;
+            base[c] = most < least ? -1 : int32_t(most);
+            span[c] = most < least ? 0 : uint32_t(most - least);
+        }
+}
+
 // Without groups, the kernel that makes the sums also writes bits.
 void choose_fused(const Plan& plan, Step& step, const Node& op, int64_t depth) {
     if (op.groups != 1) return;
@@ -47,9 +64,10 @@ void choose_fused(const Plan& plan, Step& step, const Node& op, int64_t depth) {
         }
     bool only_bits = step.fused >= 0 && step.sinks.size() == 1 && op.residual < 0 &&
                      plan.value_buffer[size_t(step.output)] < 0 && !step.pulled;
-    if (only_bits)
-        find_thresholds(op, plan.sinks[size_t(step.fused)].shift, depth, step.lowest,
-                        step.highest);
+    if (!only_bits) return;
+    std::vector<int32_t> lowest, highest;
+    find_thresholds(op, plan.sinks[size_t(step.fused)].shift, depth, lowest, highest);
+    if (!lowest.empty()) bound_counts(step.binary, lowest, highest);
 }
 
 int64_t chunk_of(int64_t filters, int64_t columns) {

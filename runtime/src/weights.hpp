@@ -30,6 +30,8 @@ struct BinaryFilters {
     // known, and base takes it back, so zero padding is exact.
     AlignedMemory base;        // int32 [row class][column class][groups][blocks * kLanes]
     int64_t base_pitch = 0;
+    // Where only signs are needed: 1 where base - count is from 0 to this. Else empty.
+    AlignedMemory span;        // uint32, as base
 
     const uint32_t* group(int64_t g) const {
         return weights.as<uint32_t>() + g * blocks * words * kLanes;

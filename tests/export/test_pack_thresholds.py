@@ -11,6 +11,7 @@ from torch import nn
 
 from surge.export import pack
 from surge.models import build_model
+from tests.export.packing import assert_close, expected, packed_output
 from tests.nets import binarized
 
 
@@ -56,6 +57,23 @@ def test_threshold_between_two_sums_is_the_next_one(tmp_path):
     low, high = packed_interval(tmp_path, norm)
     assert low == [3.0, -2.0, -math.inf, -math.inf]
     assert high == [math.inf, math.inf, 2.0, -3.0]
+
+
+@pytest.mark.parametrize("channels", [33, 64, 96])
+def test_chain_of_bits_gives_torchs_output(engine, tmp_path, channels):
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(3):
+        layers += [nn.Conv2d(channels, channels, 3, padding=1, bias=False)]
+        layers += [nn.BatchNorm2d(channels), nn.Hardtanh()]
+    model = binarized(nn.Sequential(*layers), "bnn", keep_first=False, keep_last=False)
+    x = torch.randn(3, channels, 7, 9)
+    model.train()(x)
+    for norm in (module for module in model if isinstance(module, nn.BatchNorm2d)):
+        norm.weight.data.normal_()
+        norm.bias.data.normal_()
+        norm.weight.data[:3] = 0.0  # always the same sign
+    assert_close(packed_output(engine, model.eval(), x, tmp_path / "m.surge"), expected(model, x))
 
 
 def test_vgg_small_has_no_real_value_between_binary_layers(tmp_path):
