@@ -35,23 +35,6 @@ inline __attribute__((always_inline)) void add_four(const uint32_t* x1, const ui
         : "m"(*x1), "m"(*x2), "m"(*x3), "m"(*x4), "v"(w[0]), "v"(w[1]), "v"(w[2]), "v"(w[3]));
 }
 
-// The last two words, if there are.
-inline __attribute__((always_inline)) void add_two(const uint32_t* x1, const uint32_t* x2,
-                                                   __m512i w1, __m512i w2, __m512i& pairs,
-                                                   __m512i& pending) {
-    __m512i t, n;
-    asm("vpbroadcastd %4, %2\n\t"
-        "vpternlogd $0x96, %6, %1, %2\n\t"
-        "vpbroadcastd %5, %3\n\t"
-        "vpternlogd $0x96, %7, %2, %3\n\t"
-        "vpternlogd $0x74, %3, %2, %1\n\t"
-        "vpopcntd %1, %1\n\t"
-        "vpaddd %1, %0, %0"
-        : "+v"(pairs), "+v"(pending), "=&v"(t), "=&v"(n)
-        : "m"(*x1), "m"(*x2), "v"(w1), "v"(w2));
-    pending = n;
-}
-
 // Counts of `pixels` x 16 filters. Two words at a time go through a full adder: with s the pending
 // ones and a = x1 ^ w1, b = x2 ^ w2,
 //     t = s ^ a,  n = t ^ b (the new pending ones),  carry = t ? ~n : s
@@ -64,6 +47,18 @@ inline __attribute__((always_inline)) void count_tile(const BinaryRow& row, cons
     const int64_t step = row.step, words = row.words;
     const int32_t* offsets = row.offsets;
     int64_t k = 0;
+    if (words % 4 >= 2) {  // two words that do not fill a four, while nothing is pending
+        __m512i w1 = _mm512_load_si512(weights), w2 = _mm512_load_si512(weights + kLanes);
+        const uint32_t *x1 = input + offsets[0], *x2 = input + offsets[1];
+#pragma GCC unroll 8
+        for (int64_t p = 0; p < pixels; ++p) {
+            __m512i t = _mm512_xor_si512(w1, _mm512_set1_epi32(int32_t(x1[p * step])));
+            __m512i x = _mm512_set1_epi32(int32_t(x2[p * step]));
+            pending[p] = _mm512_ternarylogic_epi32(x, w2, t, 0x96);
+            pairs[p] = _mm512_popcnt_epi32(_mm512_andnot_si512(pending[p], t));
+        }
+        k = 2, weights += 2 * kLanes;
+    }
     for (; k + 4 <= words; k += 4, weights += 4 * kLanes) {
         __m512i w[4];
         for (int i = 0; i < 4; ++i) w[i] = _mm512_load_si512(weights + i * kLanes);
@@ -73,14 +68,6 @@ inline __attribute__((always_inline)) void count_tile(const BinaryRow& row, cons
         for (int64_t p = 0; p < pixels; ++p)
             add_four(x1 + p * step, x2 + p * step, x3 + p * step, x4 + p * step, w, pairs[p],
                      pending[p]);
-    }
-    if (k + 2 <= words) {
-        __m512i w1 = _mm512_load_si512(weights), w2 = _mm512_load_si512(weights + kLanes);
-        const uint32_t *x1 = input + offsets[k], *x2 = input + offsets[k + 1];
-#pragma GCC unroll 8
-        for (int64_t p = 0; p < pixels; ++p)
-            add_two(x1 + p * step, x2 + p * step, w1, w2, pairs[p], pending[p]);
-        k += 2, weights += 2 * kLanes;
     }
     for (int64_t p = 0; p < pixels; ++p) {
         __m512i total = _mm512_add_epi32(pairs[p], pairs[p]);
