@@ -8,7 +8,7 @@ With T and S the maps of one pyramid level and R a patch of them under a proposa
     m        1 under the 60 % of an image's proposals with the largest D, else 0
     loss     sum of [(T - S)^2 + (T - S)^2 / sigma^2 + 0.001 ln sigma^2] m / max(1, sum of m)
 
-where the first two terms are summed over channels, and sigma is one learnable number.
+where m counts all channels of a place, so that the loss is a mean; sigma is one learnable number.
 """
 
 from collections.abc import Sequence
@@ -113,7 +113,7 @@ def proposal_mask(
 
 def entropy_loss(student: Tensor, teacher: Tensor, mask: Tensor, sigma: Tensor) -> Tensor:
     """Return the loss of one level."""
-    squared = (teacher.float() - student.float()).square().sum(dim=1, keepdim=True)
+    squared = (teacher.float() - student.float()).square().mean(dim=1, keepdim=True)
     log = LOG_WEIGHT * sigma.square().log()
     terms = (squared + squared / sigma.square() + log) * mask
     return terms.sum() / mask.sum().clamp(min=1)
