@@ -144,10 +144,15 @@ bool try_file(const Bytes& file, Mutator& random) {
                  surge_workspace_bytes(model) < kLargestWorkspace;
     if (small) {
         std::vector<float> input(inputs), output(outputs);
-        for (float& value : input) value = float(int(random.below(200)) - 100) / 50.0f;
+        bool whole = random.below(2);
+        for (float& value : input)
+            value = whole ? float(random.below(3)) : float(int(random.below(200)) - 100) / 50.0f;
         const char* const tiers[] = {"auto", "scalar", "avx2"};
         surge_set_tier(model, tiers[random.below(3)], error, sizeof error);
-        if (surge_run(model, input.data(), 1, output.data(), error, sizeof error)) std::abort();
+        // A run may only fail for want of a row with such a number, and must say so.
+        if (surge_run(model, input.data(), 1, output.data(), error, sizeof error) &&
+            !std::strstr(error, "has no row"))
+            std::abort();
     }
     surge_free(model);
     return small;

@@ -22,9 +22,12 @@ inline float lane_sum(const float* lanes) {
 }
 
 inline float lane_largest(const float* lanes) {
-    float best = lanes[0];
-    for (int64_t i = 1; i < kSumLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
-    return best;
+    float best[kSumLanes];
+    for (int64_t i = 0; i < kSumLanes; ++i) best[i] = lanes[i];
+    for (int64_t half = kSumLanes / 2; half > 0; half /= 2)
+        for (int64_t i = 0; i < half; ++i)
+            best[i] = best[i + half] > best[i] ? best[i + half] : best[i];
+    return best[0];
 }
 
 // e^x = 2^k e^r with |r| <= ln(2) / 2: k by rounding, a polynomial for e^r, k into the exponent.
@@ -118,18 +121,21 @@ void softmax_row(const SoftmaxRow& call) {
         const float* term = row.term;
         float lanes[kSumLanes];
         for (float& lane : lanes) lane = -__builtin_huge_valf();
+        const float* t = x;
+        if (term) {
+#pragma GCC ivdep
+            for (int64_t i = 0; i < row.channels; ++i) out[i] = x[i] + term[i];
+            t = out;
+        }
         by_lanes(row.channels, [&](int64_t i, int64_t lane) {
-            float t = term ? x[i] + term[i] : x[i];
-            out[i] = t;
-            lanes[lane] = t > lanes[lane] ? t : lanes[lane];
+            lanes[lane] = t[i] > lanes[lane] ? t[i] : lanes[lane];
         });
         const float largest = lane_largest(lanes);
         for (float& lane : lanes) lane = 0.0f;
-        by_lanes(row.channels, [&](int64_t i, int64_t lane) {
-            float power = exp_of(out[i] - largest);
-            out[i] = power;
-            lanes[lane] = lanes[lane] + power;
-        });
+#pragma GCC ivdep
+        for (int64_t i = 0; i < row.channels; ++i) out[i] = exp_of(t[i] - largest);
+        by_lanes(row.channels,
+                 [&](int64_t i, int64_t lane) { lanes[lane] = lanes[lane] + out[i]; });
         const float share = 1.0f / lane_sum(lanes);
         for (int64_t i = 0; i < row.channels; ++i) out[i] = out[i] * share;
     }

@@ -106,6 +106,8 @@ class Method(nn.Module):
     """Why SURGE has nothing to repair in this method; empty where it applies."""
     dropped: ClassVar[tuple[str, ...]] = ()
     """Names of parameters and buffers that an exported model does not need."""
+    centred_values: ClassVar[bool] = False
+    """Whether the two values of a filter have a middle other than 0, which a file must hold too."""
     averages_extra_loss: ClassVar[bool] = False
     """Whether the extra losses of a network's layers are averaged instead of summed."""
     lr_factors: ClassVar[Mapping[str, float]] = {}

@@ -18,6 +18,7 @@ from surge.cost import FLOAT_BYTES, Cost, Rest, Summary, SummaryRow
 from surge.errors import ConfigError, UnsupportedLayerError, did_you_mean
 from surge.layers import BinaryLayer
 from surge.layers.attention import BinaryAttention
+from surge.layers.elastic import Elastic
 from surge.patterns import Patterns, as_patterns, matches, require_each_matches
 from surge.pitfalls import NORMS
 
@@ -36,7 +37,7 @@ def summary(
     """Count what a model stores and computes, by one forward in eval mode without side effects.
 
     On disk: weights of k bits take k bits each, without gaps, rounded up to a byte once per
-    layer, and one fp32 scale per output feature. Other tensors of two and more dimensions are
+    layer, and one fp32 scale per output feature, which learnt levels of inputs are part of. Other tensors of two and more dimensions are
     stored as ``rest`` says (int8: one fp32 scale per row), vectors in fp32. A BatchNorm is two
     values per channel, and takes over scale and bias of a layer whose output it gets directly.
     What training alone needs (auxiliary paths, schedules) is not counted.
@@ -226,7 +227,11 @@ def _row(
     folded = len(use.norms) == use.calls > 0 and all(uses[n].calls == 1 for n in use.norms)
     left = ("weight", "bias") if folded else ()
     scale_bytes = sum(_scale_bytes(t, w, rest) for key, t, w in fresh if key not in left)
-    content = sum(_bytes(t, w, rest) for key, t, w in fresh if key not in left[1:])
+    scale_bytes += sum(_centre_bytes(module) for key, _, _ in fresh if key == "weight")
+    levels = _levels(module)
+    content = sum(
+        _bytes(t, w, rest) for key, t, w in fresh if key not in left[1:] and id(t) not in levels
+    )
     if _folds(module):
         content = 2 * FLOAT_BYTES * cast(_NormBase, module).num_features
     cost = bits[0] * bits[1]
@@ -268,6 +273,18 @@ def _scale_bytes(tensor: Tensor, width: int, rest: Rest) -> int:
     """Return the bytes of one scale per row, where the values alone do not say it all."""
     integers = tensor.dim() > 1 and tensor.is_floating_point() and rest == "int8"
     return FLOAT_BYTES * tensor.shape[0] if width < REAL or integers else 0
+
+
+def _centre_bytes(module: nn.Module) -> int:
+    """Return the bytes of the middle of every filter's two values, where that is not 0."""
+    centred = isinstance(module, BinaryLayer) and module.method.centred_values
+    return FLOAT_BYTES * int(cast(BinaryLayer, module).weight.shape[0]) if centred else 0
+
+
+def _levels(module: nn.Module) -> set[int]:
+    """Return the ids of the tensors of elastic quantisers: a file has them in its scales."""
+    parts = [part for part in module.modules() if isinstance(part, Elastic)]
+    return {id(t) for part in parts for t in (*part.parameters(), *part.buffers())}
 
 
 def _note(module: nn.Module, use: _Use, *, has_matrix: bool) -> str:

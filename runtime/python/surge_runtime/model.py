@@ -102,9 +102,16 @@ class Model:
         text: bytes | None = library().surge_metadata(self._handle, key.encode())
         return None if text is None else text.decode(errors="replace")
 
-    def run(self, batch: ArrayLike) -> Array:
-        """Run a batch ``[N, *input_shape]`` and return ``[N, *output_shape]``, both fp32."""
-        values, result = self._buffers(batch)
+    def run(self, batch: ArrayLike, *more: ArrayLike) -> Array:
+        """Run a batch ``[N, *input_shape]`` and return ``[N, *output_shape]``, both fp32.
+
+        The rows of an input may come one by one: word numbers, which of two texts, and where
+        there is a word, ``[N, tokens]`` each, for a network that takes ``[N, 3, tokens]``.
+        """
+        rows = (batch, *more)
+        values, result = self._buffers(
+            np.stack([np.asarray(r) for r in rows], 1) if more else batch
+        )
         self._checked(
             library().surge_run, values.ctypes.data, ctypes.c_int64(len(values)), result.ctypes.data
         )

@@ -247,7 +247,11 @@ class Lowering:
 
     def refuse(self, node: fx.Node, why: str) -> None:
         """Raise an ExportError that names the operator and its module."""
-        raise ExportError(f'pack: {node.target} in module "{module_of(node)}" {why}.')
+        module, place = module_of(node), "in"
+        if not module:  # called by the model itself: name what came before
+            module, place = _module_before(node), "behind"
+        where = f'{place} module "{module}"' if module else 'in module ""'
+        raise ExportError(f"pack: {node.target} {where} {why}.")
 
     def vector(self, node: fx.Node, constant: Any, like: Any) -> Tensor:
         """Return a constant that broadcasts over a value as one number, or one per channel."""
@@ -280,6 +284,13 @@ def normal_arguments(node: fx.Node) -> list[Any]:
     for parameter in cast(Any, node.target)._schema.arguments[len(arguments) :]:
         arguments.append(node.kwargs.get(parameter.name, parameter.default_value))
     return arguments
+
+
+def _module_before(node: fx.Node) -> str:
+    """Return the name of the module that made an operator's first input, however far back."""
+    while node.all_input_nodes and not module_of(node):
+        node = node.all_input_nodes[0]
+    return module_of(node)
 
 
 def module_of(node: fx.Node) -> str:

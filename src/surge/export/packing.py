@@ -15,6 +15,7 @@ from surge.export.encode import encode
 from surge.export.fold import fold
 from surge.export.lower import Lowering
 from surge.export.pixels import fold_pixels
+from surge.export.tokens import with_one_input
 from surge.export.trace import trace
 from surge.summary import Rest
 
@@ -41,7 +42,7 @@ class Packed:
 
 def pack(
     model: nn.Module,
-    example_input: Tensor | tuple[Tensor, ...],
+    example_input: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor],
     path: str | os.PathLike[str],
     *,
     rest: Rest = "fp32",
@@ -55,8 +56,11 @@ def pack(
     scales become one scale and bias per channel. Compensated models must be stripped before.
 
     Args:
-        model: A binarised (or float) model of images, vectors or rows of tokens.
-        example_input: One input with a batch dimension; it fixes all other sizes.
+        model: A binarised (or float) model of images, vectors or rows of tokens, or a binary
+            ``BertForSequenceClassification``.
+        example_input: One input with a batch dimension; it fixes all other sizes. For a BERT what
+            its tokenizer returns; the engine then takes ``[N, 3, tokens]``: word numbers, which of
+            two texts, and 1 where there is a word.
         path: Where to write; an existing file is replaced.
         rest: How real weights are stored: ``fp32``, ``fp16`` or ``int8``; vectors stay fp32. A
             rounded first layer moves values near zero to the other side of the next sign, so
@@ -72,7 +76,8 @@ def pack(
             the operator and its module.
     """
     _check_rest(rest)
-    example = _one_tensor(example_input)
+    model, given = with_one_input(model, example_input)
+    example = _one_tensor(given)
     traced = trace(model, example)
     graph = Lowering(traced).run()
     fold(graph)

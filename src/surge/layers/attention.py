@@ -3,13 +3,38 @@
 import importlib
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from surge.attention import AttentionRule
 from surge.errors import ConfigError
+from surge.functional import operator
 
 HOME = "transformers.models.bert.modeling_bert"
 PREFIX = "Binary"
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _product_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = ctx.saved_tensors
+    return grad @ b.transpose(-1, -2), a.transpose(-1, -2) @ grad
+
+
+@operator("two_level_product", backward=_product_backward, setup=_save)
+def two_level_product(a: Tensor, b: Tensor) -> Tensor:
+    """Return ``a @ b`` of factors that are +-c, or 0 and c, as c c' times a sum of whole numbers.
+
+    With the levels inside it, a sum of zero comes out as a rounding error, whose sign the next
+    layer takes.
+    """
+    if not a.numel() or not b.numel():
+        return a @ b
+    high_a, high_b = (x.abs().amax() for x in (a, b))
+    unit_a, unit_b = (x / torch.where(h > 0, h, 1) for x, h in ((a, high_a), (b, high_b)))
+    return unit_a @ unit_b * (high_a * high_b)
 
 
 class BinaryAttention(nn.Module):
@@ -41,12 +66,14 @@ class BinaryAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Return (context, factors) for real-valued heads and an additive mask."""
-        scores = self.rule.query(query) @ self.rule.key(key).transpose(-1, -2)
+        # In evaluation as the engine has it; training keeps its one product.
+        product = torch.matmul if self.training else two_level_product
+        scores = product(self.rule.query(query), self.rule.key(key).transpose(-1, -2))
         scores = scores * self.attention_head_size**-0.5
         if mask is not None:
             scores = scores + mask
         factors = self.rule.weigh(scores, self.dropout)
-        context = factors @ self.rule.value(value).to(factors.dtype)
+        context = product(factors, self.rule.value(value).to(factors.dtype))
         return context.transpose(1, 2).flatten(2), factors
 
     def forward(

@@ -24,10 +24,11 @@ class AdaBin(Method):
     Paper vs here: the released code also multiplies the inputs' centre by their distance, here the
     formula of the paper; d of the inputs is kept positive after each step. Maxout, the paper's
     nonlinearity, belongs to the network. The centre of a filter is more than bits and a scale can
-    say: packing refuses until the format has an offset.
+    say: a packed file holds it as an offset.
     """
 
     dropped = ("k", "t")
+    centred_values = True
 
     k: Tensor
     t: Tensor
