@@ -1,0 +1,51 @@
+"""``surge reproduce voc`` on a small tree: the float detector first, then stage by stage."""
+
+import json
+
+import pytest
+
+from surge.cli import _reproducing, main
+from surge.recipes import get_recipe
+from tests.data.trees import make_voc
+from tests.train.voc_runs import small_detectors
+
+pytestmark = pytest.mark.usefixtures("torchvision")
+THINGS = [[("dog", 5, 5, 50, 40)], [("car", 3, 4, 60, 40)]]
+
+
+def short(name, changes):
+    return _reproducing._changed(get_recipe(name), changes)
+
+
+def reproduce(folder, *words):
+    places = ["--data", folder, "--runs", folder / "runs", "--results", folder / "results"]
+    words = ["reproduce", "voc", *words, "--short", "--seeds", 0, "--epochs", 1, "--size", 96]
+    with small_detectors():
+        return main([str(word) for word in [*words, "--device", "cpu", *places]])
+
+
+def test_rows_bring_what_they_begin_with_and_the_table_says_what_it_is(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(_reproducing, "_teacher", short)
+    make_voc(tmp_path, THINGS)
+    make_voc(tmp_path, THINGS, part="test")
+    assert reproduce(tmp_path, "--rows", "reactnet", "ida-surge") == 0
+    lines = (tmp_path / "results" / "voc.jsonl").read_text().splitlines()
+    stored = [json.loads(line) for line in lines]
+    order = ["float", "backbone-reactnet", "backbone-ida-surge", "reactnet", "ida-surge"]
+    assert [r["row"] for r in stored if r["metric"] == "map"] == order
+    assert {r["data"] for r in stored} == {"voc, test set, 96 px"}
+    capsys.readouterr()
+    assert reproduce(tmp_path, "--rows", "reactnet", "ida-surge") == 0
+    printed = capsys.readouterr().out
+    assert "0 of 5 runs are missing" in printed and "| ida-surge | 1 | - |" in printed
+    assert "not with the paper's" in printed
+    assert "| row | OPs here, 10^9 | OPs in the paper, 10^9 |" in printed
+    assert "| 18.49 |" in printed and "backbone-reactnet | 0" not in printed
+
+
+def test_runs_on_which_others_build_are_not_trained_side_by_side(tmp_path, capsys):
+    make_voc(tmp_path, THINGS)
+    assert reproduce(tmp_path, "--together", "2") == 2
+    assert "leave --together out" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""Images with boxes in memory: sizes, mirrored boxes, what cannot be read, what a command says."""
+
+import re
+
+import pytest
+import torch
+
+from surge.cli import main
+from surge.data.integrity import DamagedDataError
+from surge.data.voc import load_voc
+from surge.data.voc_loader import BoxView, DetectionLoader
+from surge.errors import ConfigError, SurgeWarning
+from surge.recipes.recipe import DataSpec
+from surge.train.detect_data import BoxLoader, decode, load_detection_sets, scale_of
+from tests.data.trees import make_voc
+
+THINGS = [
+    [("dog", 1, 1, 32, 24), ("person", 10, 5, 64, 48, 1)],
+    [("car", 3, 4, 60, 40)],
+    [],
+    [("cat", 20, 10, 50, 45)],
+]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    make_voc(tmp_path, THINGS)
+    make_voc(tmp_path, THINGS[:2], part="test")
+    return tmp_path
+
+
+def loader_of(tree, **options):
+    settings = {"batch_size": 4, "device": "cpu", **options}
+    return BoxLoader(decode(load_voc(tree, "trainval")), [(128, 96)], **settings)
+
+
+def batch(loader, epoch=0, index=0):
+    return loader.fetch(loader.part(loader.plan(epoch), index))
+
+
+def test_images_and_boxes_grow_together_and_difficult_objects_are_not_learned(tree):
+    (images, targets), places = batch(loader_of(tree))
+    assert places.tolist() == [0, 1, 2, 3]
+    assert all(image.shape == (3, 96, 128) for image in images)  # from 64x48
+    assert targets[0]["boxes"].tolist() == [[0, 0, 64, 48]] and len(targets[0]["labels"]) == 1
+    assert targets[2]["boxes"].shape == (0, 4)
+
+
+def test_pixels_are_those_of_the_streaming_loader(tree):
+    """Pillow rounds to whole levels, once across and once down."""
+    (images, targets), _ = batch(loader_of(tree))
+    view = BoxView(scales=((128, 96),), train=False)
+    stream = DetectionLoader(load_voc(tree, "trainval"), view, batch_size=4, workers=0)
+    theirs, their_targets = next(stream.batches(0))
+    for ours, other in zip(images, theirs, strict=True):
+        torch.testing.assert_close(ours, other, rtol=0, atol=1.1 / 255 / 0.224)
+    torch.testing.assert_close(targets[1]["boxes"], their_targets[1]["boxes"])
+
+
+def test_mirrored_images_have_mirrored_boxes(tree):
+    plain, mirrored = loader_of(tree), loader_of(tree, mirror=True)
+    flips = mirrored.plan(1).flips.tolist()
+    assert True in flips and False in flips and not plain.plan(1).flips.any()
+    (images, targets), _ = batch(plain)
+    (others, flipped), _ = batch(mirrored, epoch=1)
+    for index, flip in enumerate(flips):
+        expected = images[index].flip(2) if flip else images[index]
+        torch.testing.assert_close(others[index], expected)
+        boxes = targets[index]["boxes"]
+        if flip:
+            boxes = torch.stack(
+                [128 - boxes[:, 2], boxes[:, 1], 128 - boxes[:, 0], boxes[:, 3]], dim=1
+            )
+        torch.testing.assert_close(flipped[index]["boxes"], boxes)
+
+
+def test_epochs_are_drawn_from_seed_and_epoch_alone_and_pass_several_times(tree):
+    dataset = decode(load_voc(tree, "trainval"))
+    scales = [scale_of(size) for size in (80, 120, 160)]
+
+    def plan(seed, epoch):
+        made = BoxLoader(
+            dataset, scales, batch_size=2, device="cpu", seed=seed, train=True, repeat=3
+        )
+        assert len(made) == 6
+        found = made.plan(epoch)
+        return found.permutation.tolist(), found.offsets[:, 0].tolist()
+
+    assert plan(1, 2) == plan(1, 2) != plan(1, 3)
+    order, sizes = plan(1, 2)
+    assert sorted(order) == sorted([0, 1, 2, 3] * 3) and set(sizes) == {0, 1, 2}
+
+
+def test_unreadable_image_is_named_and_left_out(tree):
+    broken = tree / "VOCdevkit" / "VOC2007" / "JPEGImages" / "000002.jpg"
+    broken.write_bytes(broken.read_bytes()[:100])
+    with pytest.warns(SurgeWarning, match=r"000002.jpg is not a readable image"):
+        found = decode(load_voc(tree, "trainval"))
+    assert len(found) == len(found.pixels) == 3 and "000002" not in " ".join(found.files.files)
+    assert found.empty == 1
+
+
+def test_image_of_another_size_than_its_annotation_is_an_error(tree):
+    base = tree / "VOCdevkit" / "VOC2007"
+    note = base / "Annotations" / "000002.xml"
+    note.write_text(note.read_text().replace("<width>64<", "<width>640<"))
+    with pytest.raises(DamagedDataError, match="64x48 pixels, its annotation says 640x48"):
+        decode(load_voc(tree, "trainval"))
+
+
+def test_held_out_images_come_from_the_training_set(tmp_path):
+    make_voc(tmp_path, THINGS * 5)  # and no test set at all
+    spec = DataSpec("voc", size=96, held_out=True)
+    train, test = load_detection_sets(spec, tmp_path)
+    assert (len(train), len(test)) == (18, 2)
+    assert not set(train.files.files) & set(test.files.files)
+
+
+def test_too_small_images_are_refused(tree):
+    with pytest.raises(ConfigError, match=r"within 40x24 are too small \(--size\)"):
+        BoxLoader(decode(load_voc(tree, "trainval")), [scale_of(40)], batch_size=1, device="cpu")
+
+
+def spoil_class(base):
+    note = base / "Annotations" / "000001.xml"
+    note.write_text(note.read_text().replace("dog", "dgo"))
+
+
+MISTAKES = {
+    "class": (spoil_class, r'VOC has no class "dgo". Did you mean "dog"'),
+    "annotation": (
+        lambda base: (base / "Annotations" / "000002.xml").unlink(),
+        "000002.xml is mis",
+    ),
+    "list": (lambda base: (base / "ImageSets/Main/test.txt").unlink(), "test.txt is missing"),
+    "years": (lambda base: base.rename(base.parent / "other"), "No PASCAL VOC in"),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_command_says_what_is_wrong_with_the_data(tree, capsys, kind):
+    spoil, sentence = MISTAKES[kind]
+    spoil(tree / "VOCdevkit" / "VOC2007")
+    words = ["train", "voc-float", "--short", "--device", "cpu", "--data", str(tree)]
+    assert main([*words, "--out", str(tree / "run")]) == 2
+    found = capsys.readouterr().err
+    assert found.startswith("error:") and re.search(sentence, found)
+    assert not (tree / "run").exists()
