@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch
 
+from surge.data import BoxView, DetectionLoader, average_precision
+from surge.data.voc_loader import in_file_pixels
 from surge.models import DetectorSettings
 
 SMALL = DetectorSettings(
@@ -40,3 +42,49 @@ def scene(count=2, size=96, classes=3, seed=0):
 def search_path():
     """What PYTHONPATH must hold for a command in another process to find torchvision."""
     return str(Path(sys.prefix) / "vision")
+
+
+def few_images(files, count=20, most=3):
+    """The first images with one to ``most`` objects, none of them difficult or tiny."""
+
+    def simple(index):
+        width, height = files.sizes[index]
+        boxes = files.boxes[index]
+        sides = (boxes[:, 2:] - boxes[:, :2]) / torch.tensor([width, height])
+        easy = not files.difficult[index].any()
+        return easy and 1 <= len(boxes) <= most and bool((sides > 0.2).all())
+
+    return files.subset([i for i in range(len(files)) if simple(i)][:count])
+
+
+def overfit(detector, files, *, steps, rate=2e-3, scale=(160, 128), batch=4, seed=0):
+    """Train on a few images alone; return the mean average precision on them, in percent."""
+    view = BoxView((scale,), train=False)
+    loader = DetectionLoader(files, view, batch_size=1, workers=0)
+    pairs = [(images[0], targets[0]) for images, targets in loader.batches(0)]
+    optimizer = torch.optim.AdamW(
+        [p for p in detector.parameters() if p.requires_grad], lr=rate, weight_decay=1e-4
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps)
+    generator = torch.Generator().manual_seed(seed)
+    detector.train()
+    order = []
+    for _ in range(steps):
+        if len(order) < batch:
+            order = torch.randperm(len(pairs), generator=generator).tolist()
+        chosen, order = [pairs[i] for i in order[:batch]], order[batch:]
+        losses = detector([image for image, _ in chosen], [target for _, target in chosen])
+        optimizer.zero_grad()
+        sum(losses.values()).backward()
+        torch.nn.utils.clip_grad_norm_(detector.parameters(), 35.0)
+        optimizer.step()
+        schedule.step()
+    return precision_on(detector, files, pairs)
+
+
+@torch.no_grad()
+def precision_on(detector, files, pairs):
+    detector.eval()
+    found = [in_file_pixels(detector([image])[0], target) for image, target in pairs]
+    truths = [files.truth(int(target["index"])) for _, target in pairs]
+    return average_precision(found, truths, len(files.classes)).mean

@@ -140,6 +140,39 @@ def test_wrong_options_are_refused():
         detector_scope("wohle")
 
 
+def test_bf16_autocast_gives_nearly_the_same_losses(detector):
+    torch.manual_seed(1)
+    exact = detector(*scene())
+    torch.manual_seed(1)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = detector(*scene())
+    for name, value in exact.items():
+        assert rough[name].dtype == torch.float32
+        assert rough[name].item() == pytest.approx(value.item(), rel=0.2, abs=0.1)
+    sum(rough.values()).backward()
+
+
+@pytest.mark.gpu
+def test_cuda_gives_the_losses_and_gradients_of_the_cpu(detector, monkeypatch):
+    """All anchors and regions are taken, so that no random choice stands between."""
+    for part in (detector.rpn, detector.roi_heads):
+        monkeypatch.setattr(part.fg_bg_sampler, "batch_size_per_image", 10**6)
+    images, targets = scene()
+    exact = detector(images, targets)
+    sum(exact.values()).backward()
+    expected = detector.backbone.fpn.outputs[0].weight.grad.clone()
+    detector.zero_grad()
+    detector.cuda()
+    losses = detector(
+        [image.cuda() for image in images], [{k: v.cuda() for k, v in t.items()} for t in targets]
+    )
+    sum(losses.values()).backward()
+    for name, value in exact.items():
+        assert losses[name].item() == pytest.approx(value.item(), rel=0.05)
+    gradient = detector.backbone.fpn.outputs[0].weight.grad.cpu()
+    assert torch.nn.functional.cosine_similarity(gradient.flatten(), expected.flatten(), 0) > 0.95
+
+
 # --- what becomes binary ---
 
 

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import types
+from importlib.machinery import EXTENSION_SUFFIXES
 
 import numpy as np
 import pytest
@@ -162,6 +164,22 @@ def test_missing_torchvision_is_answered_with_the_command(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'surge-bnn\[vision\]'"):
         vision()
+
+
+def test_the_compiled_library_is_preferred_where_it_loads(tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(torch.ops, "load_library", loaded.append)
+    assert not vision_ops._compiled_loads(tmp_path)
+    library = tmp_path / f"_C{EXTENSION_SUFFIXES[-1]}"
+    library.touch()
+    assert vision_ops._compiled_loads(tmp_path) and loaded == [str(library)]
+    package = types.ModuleType("torchvision")
+    monkeypatch.setattr(vision_ops, "_compiled_loads", lambda _: True)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    spec = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: spec)
+    monkeypatch.setattr("importlib.import_module", lambda _: package)
+    assert vision() is package
 
 
 NEIGHBOURS = """
