@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from surge.errors import MissingDependencyError
 from surge.recipes.recipe import Recipe
-from surge.recipes.voc import paper_ops
+from surge.recipes.voc import paper_costs
 
 NOTE = (
     "The split that ships here divides VOC2007's own test set: 3,467 images of 300 pixels to train "
@@ -16,13 +16,20 @@ NOTE = (
 
 
 def voc_remarks(recipes: Sequence[Recipe]) -> str:
-    """Return the operations of every whole row beside the paper's, and the note."""
+    """Return what every whole row costs beside the paper's figures, and the note."""
     try:
-        from surge.train.detect_cost import operations
+        from surge.train.detect_cost import cost_of
 
-        counts = {r.row: operations(r) for r in recipes if paper_ops(r.row) is not None}
+        costs = {r.row: cost_of(r) for r in recipes if paper_costs(r.row) is not None}
     except MissingDependencyError as error:
-        return f"{NOTE}\nOperations are not counted: {error}\n"
-    lines = ["| row | OPs here, 10^9 | OPs in the paper, 10^9 |", "| --- | ---: | ---: |"]
-    lines += [f"| {row} | {n / 1e9:.2f} | {paper_ops(row):.2f} |" for row, n in counts.items()]
+        return f"{NOTE}\nCosts are not counted: {error}\n"
+    lines = [
+        "| row | OPs, 10^9 | in the paper | MB on disk | in the paper |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for row, cost in costs.items():
+        ops, size = paper_costs(row) or (0.0, 0.0)
+        lines.append(
+            f"| {row} | {cost.ops / 1e9:.2f} | {ops:.2f} | {cost.bytes / 1e6:.2f} | {size:.2f} |"
+        )
     return NOTE + "\n" + "\n".join(lines) + "\n"

@@ -52,9 +52,10 @@ PAPER = {
     "ida-surge": 77.0,
 }
 """Mean average precision that the paper prints, in percent."""
-PAPER_OPS = {"float": 96.40, "dorefa-w4a4": 27.15}
-"""Operations that the paper prints, in 10^9; all 1-bit rows have the same."""
-PAPER_OPS_BINARY = 18.49
+PAPER_COSTS = {"float": (96.40, 112.88), "dorefa-w4a4": (27.15, 21.59)}
+"""Operations in 10^9 and megabytes that the paper prints."""
+PAPER_BINARY = (18.49, 16.61)
+"""Those of all its 1-bit rows."""
 
 METHODS = {
     "dorefa-w4a4": (MethodSpec("dorefa", {"weight_bits": 4, "input_bits": 4}), None),
@@ -64,15 +65,13 @@ METHODS = {
 }
 
 
-def paper_ops(row: str) -> float | None:
-    """Return what the paper prints for the operations of a row, in 10^9."""
-    if row.startswith(FIRST):
-        return None
-    return PAPER_OPS.get(row, PAPER_OPS_BINARY)
-
-
 FIRST = "backbone-"
 """What the names of first stages begin with."""
+
+
+def paper_costs(row: str) -> tuple[float, float] | None:
+    """Return the operations and megabytes that the paper prints for a row; a stage has none."""
+    return None if row.startswith(FIRST) else PAPER_COSTS.get(row, PAPER_BINARY)
 
 
 def _row(row: str, scope: str, train: TrainSpec, **parts: Any) -> Recipe:
