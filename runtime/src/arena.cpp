@@ -65,8 +65,10 @@ int64_t filters_of(const Step& step) {
 void size_scratch(Plan& plan) {
     size_t results = 0, row = 0, pool = 0;
     for (const Step& step : plan.steps) {
-        if (step.node < 0) continue;
         const Shape& out = plan.shape(step.output);
+        if (plan.value_buffer[size_t(step.output)] < 0)
+            row = std::max(row, size_t(out.w * out.c) * 4);
+        if (step.node < 0) continue;
         if (plan.node(step).op == Op::MaxPool) {
             const Shape& in = plan.shape(plan.node(step).inputs[0]);
             size_t rows = 1 + (step.pulls >= 0 ? size_t(plan.node(step).window.kernel[0]) : 0);
@@ -78,7 +80,6 @@ void size_scratch(Plan& plan) {
         }
         if (!works_by_rows(plan.node(step))) continue;
         results = std::max(results, size_t(step.chunk * filters_of(step)) * 4);
-        row = std::max(row, size_t(out.w * out.c) * 4);
     }
     plan.row_offset = round_up(results);
     plan.pool_offset = plan.row_offset + round_up(row);

@@ -128,9 +128,12 @@ void Executor::input_step(const Step& step, const float* input) {
         else
             clear_border(buffer<char>(reader.padded), rows, columns, in.c * 4, padding);
     }
-    share(in.h, in.elements(), [&](int64_t y, int) {
-        if (result && image)
-            input_row(input, in, y, result + y * in.w * in.c);
+    share(in.h, in.elements(), [&](int64_t y, int worker) {
+        char* scratch = workspace_.scratch.data() + size_t(worker) * plan_.scratch_bytes;
+        float* row = result ? result + y * in.w * in.c
+                            : reinterpret_cast<float*>(scratch + plan_.row_offset);
+        if (image && (result || !step.sinks.empty()))
+            input_row(input, in, y, row);
         else if (result)
             std::copy_n(input, in.elements(), result);
         for (int index : plan_.direct) {
@@ -147,7 +150,7 @@ void Executor::input_step(const Step& step, const float* input) {
                                   node.pixels.scale.data(), node.pixels.bias.data(),
                                   buffer<uint8_t>(reader.padded) + place * quads * 4});
         }
-        if (result) write_sinks(step, y, result + y * in.w * in.c);
+        write_sinks(step, y, row);
     });
 }
 

@@ -272,8 +272,10 @@ class Planner {
         plan_.value_buffer.assign(plan_.graph.values.size(), -1);
         for (size_t v = 0; v < plan_.graph.values.size(); ++v) {
             const Step& step = plan_.steps[v];
-            bool by_rows = step.node >= 0 && works_by_rows(node(step));
-            if ((last_float_use_[v] < 0 && by_rows) || step.pulled || step.skipped) continue;
+            bool input = step.node < 0, image = plan_.graph.input_dims.size() == 3;
+            bool by_rows = !input && works_by_rows(node(step));
+            bool unread = last_float_use_[v] < 0 && (by_rows || (input && image));
+            if (unread || step.pulled || step.skipped) continue;
             if (v == 0 && input_in_passing_) continue;
             int last = std::max(last_float_use_[v], int(v));
             int reused = by_rows ? reusable(step, int(v)) : -1;
