@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from surge.data.voc_metrics import area, average_precision, eleven_points, overlap
+from surge.data.voc_metrics import _Matches, area, average_precision, eleven_points, overlap
 from surge.errors import ConfigError
 
 
@@ -113,8 +113,52 @@ def test_curves_on_their_own():
 
 
 def test_overlap_of_empty_boxes_is_zero():
-    box = np.zeros(4)
-    assert overlap(box, np.zeros((1, 4))).tolist() == [0]
+    assert overlap(np.zeros((1, 4)), np.zeros((2, 4))).tolist() == [[0, 0]]
+
+
+def slow(detections, truths, label):
+    """Right and wrong, one detection after the other, as the rule is written."""
+    places = [
+        (-float(d["scores"][i]), image, i)
+        for image, d in enumerate(detections)
+        for i in range(len(d["labels"]))
+        if d["labels"][i] == label
+    ]
+    taken, right, wrong = set(), [], []
+    for _, image, index in sorted(places):
+        box = detections[image]["boxes"][index].numpy()
+        best, share = None, -1.0
+        for number, other in enumerate(truths[image]["boxes"].numpy()):
+            mine = overlap(box[None].astype(float), other[None].astype(float))[0, 0]
+            if truths[image]["labels"][number] == label and mine > share:
+                best, share = number, mine
+        if share >= 0.5 and truths[image]["difficult"][best]:
+            right.append(0), wrong.append(0)
+        else:
+            hit = share >= 0.5 and (image, best) not in taken
+            right.append(int(hit)), wrong.append(int(not hit))
+            taken |= {(image, best)} if hit else set()
+    return right, wrong
+
+
+def test_many_random_detections_are_judged_as_one_by_one():
+    generator = torch.Generator().manual_seed(0)
+
+    def entry(count, key):
+        corner = 30 * torch.rand(count, 2, generator=generator)
+        extent = 10 + 20 * torch.rand(count, 2, generator=generator)
+        labels = torch.randint(1, 3, (count,), generator=generator)
+        extra = torch.rand(count, generator=generator)
+        extra = extra if key == "scores" else extra < 0.3
+        return {"boxes": torch.cat([corner, corner + extent], 1), "labels": labels, key: extra}
+
+    detections = [entry(20, "scores") for _ in range(6)]
+    truths = [entry(n, "difficult") for n in (0, 1, 3, 5, 5, 8)]
+    for label in (1, 2):
+        right, wrong = slow(detections, truths, label)
+        ours = _Matches(detections, truths).judged(label)
+        assert ours[0].tolist() == right and ours[1].tolist() == wrong
+        assert sum(right) > 2 and sum(wrong) < len(wrong) - sum(right)
 
 
 def test_wrong_arguments_are_refused():

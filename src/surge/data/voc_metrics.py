@@ -25,12 +25,13 @@ class Precision:
     """Of label 1, 2, ...; NaN for a class without objects."""
 
 
-def overlap(box: Numbers, others: Numbers) -> Numbers:
-    """Return intersection over union of one box and ``[n, 4]`` others."""
-    low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
-    shared = np.clip(high - low, 0, None).prod(axis=1)
-    area = (box[2:] - box[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1)
-    whole = area - shared
+def overlap(ours: Numbers, others: Numbers) -> Numbers:
+    """Return intersection over union, ``[n, m]``, of boxes ``[n, 4]`` and ``[m, 4]``."""
+    low = np.maximum(ours[:, None, :2], others[None, :, :2])
+    high = np.minimum(ours[:, None, 2:], others[None, :, 2:])
+    shared = np.clip(high - low, 0, None).prod(axis=2)
+    areas = [(boxes[:, 2:] - boxes[:, :2]).prod(axis=1) for boxes in (ours, others)]
+    whole = areas[0][:, None] + areas[1] - shared
     shares: Numbers = np.divide(shared, whole, out=np.zeros_like(shared), where=whole > 0)
     return shares
 
@@ -70,16 +71,15 @@ def average_precision(
         raise ConfigError(f'style={style!r} is not known. Accepted: "07", "area".')
     if len(detections) != len(truths):
         raise ConfigError(f"{len(detections)} images with detections, {len(truths)} with truths.")
-    found = [_arrays(d, ("boxes", "labels", "scores")) for d in detections]
-    there = [_arrays(t, ("boxes", "labels", "difficult")) for t in truths]
+    table = _Matches(detections, truths)
     average = eleven_points if style == "07" else area
     values = []
     for label in range(1, classes + 1):
-        count = sum(int((t["labels"] == label)[~t["difficult"].astype(bool)].sum()) for t in there)
+        count = int(((table.objects == label) & ~table.difficult).sum())
         if not count:
             values.append(float("nan"))
             continue
-        right, wrong = _judged(found, there, label)
+        right, wrong = table.judged(label)
         hits, misses = np.cumsum(right), np.cumsum(wrong)
         precision = hits / np.maximum(hits + misses, 1)
         values.append(average(hits / count, precision))
@@ -87,29 +87,43 @@ def average_precision(
     return Precision(float(np.mean(counted)) if counted else float("nan"), tuple(values))
 
 
-def _arrays(entry: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Numbers]:
-    return {key: np.asarray(entry[key], dtype=np.float64) for key in keys}
+class _Matches:
+    """All detections and all objects, and which object each detection overlaps most."""
 
+    def __init__(
+        self, detections: Sequence[Mapping[str, Any]], truths: Sequence[Mapping[str, Any]]
+    ) -> None:
+        def joined(entries: Sequence[Mapping[str, Any]], key: str) -> Numbers:
+            parts = [np.asarray(entry[key], dtype=np.float64) for entry in entries]
+            return np.concatenate(parts) if parts else np.zeros(0)
 
-def _judged(
-    found: Sequence[dict[str, Numbers]], there: Sequence[dict[str, Numbers]], label: int
-) -> tuple[Numbers, Numbers]:
-    """Return for the detections of a class, best first, whether they are right and wrong."""
-    mine = [
-        (image, i) for image, f in enumerate(found) for i in np.flatnonzero(f["labels"] == label)
-    ]
-    mine.sort(key=lambda place: -found[place[0]]["scores"][place[1]])
-    objects = [t["boxes"].reshape(-1, 4)[t["labels"] == label] for t in there]
-    difficult = [t["difficult"][t["labels"] == label].astype(bool) for t in there]
-    taken = [np.zeros(len(boxes), dtype=bool) for boxes in objects]
-    right, wrong = np.zeros(len(mine)), np.zeros(len(mine))
-    for place, (image, index) in enumerate(mine):
-        shares = overlap(found[image]["boxes"][index], objects[image])
-        best = int(shares.argmax()) if len(shares) else -1
-        if best < 0 or shares[best] < OVERLAP:
-            wrong[place] = 1
-        elif not difficult[image][best]:
-            wrong[place] = taken[image][best]
-            right[place] = not taken[image][best]
-            taken[image][best] = True
-    return right, wrong
+        self.labels, self.scores = joined(detections, "labels"), joined(detections, "scores")
+        self.objects = joined(truths, "labels")
+        self.difficult = joined(truths, "difficult").astype(bool)
+        self.best = np.full(len(self.labels), -1, dtype=np.int64)
+        """The object of its class that a detection overlaps enough, or -1."""
+        first = before = 0
+        for detection, truth in zip(detections, truths, strict=True):
+            boxes, others = (
+                np.asarray(entry["boxes"], dtype=np.float64).reshape(-1, 4)
+                for entry in (detection, truth)
+            )
+            mine, theirs = slice(first, first + len(boxes)), slice(before, before + len(others))
+            if len(boxes) and len(others):
+                same = self.labels[mine, None] == self.objects[None, theirs]
+                shares = np.where(same, overlap(boxes, others), -1.0)
+                enough = shares.max(axis=1) >= OVERLAP
+                self.best[mine] = np.where(enough, before + shares.argmax(axis=1), -1)
+            first, before = mine.stop, theirs.stop
+
+    def judged(self, label: int) -> tuple[Numbers, Numbers]:
+        """Return for the detections of a class, best first, whether they are right and wrong."""
+        mine = np.flatnonzero(self.labels == label)
+        mine = mine[np.argsort(-self.scores[mine], kind="stable")]
+        best = self.best[mine]
+        hard = (best >= 0) & self.difficult[best] if len(self.difficult) else best >= 0
+        right = np.zeros(len(mine))
+        _, firsts = np.unique(best, return_index=True)
+        right[firsts] = 1.0
+        right[(best < 0) | hard] = 0.0
+        return right, (1.0 - right) * ~hard
