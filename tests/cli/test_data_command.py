@@ -10,7 +10,7 @@ from surge.cli import data as command
 from surge.cli import main
 from surge.data import download
 from surge.data.cifar10 import BINARY, SHA256
-from tests.data.trees import make_tree
+from tests.data.trees import make_tree, make_voc
 
 
 @pytest.fixture
@@ -135,3 +135,16 @@ def test_photographs_are_looked_through(tmp_path, capsys):
     assert "train: 8 images in 2 classes" in printed and "val: 4 images in 2 classes" in printed
     assert main(["data", "imagenet", "--data", str(tmp_path)]) == 2
     assert "No image tree in" in capsys.readouterr().err
+
+
+def test_images_with_boxes_are_looked_through(tmp_path, capsys):
+    make_voc(tmp_path, [[("dog", 1, 1, 20, 20), ("cat", 5, 5, 30, 30)], []])
+    make_voc(tmp_path, [[("car", 1, 1, 20, 20)]], part="test")
+    assert main(["data", "--data", str(tmp_path)]) == 0
+    assert "VOC2007 in VOCdevkit" in capsys.readouterr().out
+    assert main(["data", "voc", "--data", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "trainval: 2 images with 2 objects" in printed
+        and "test: 1 images with 1 objects" in printed
+    )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from surge.data.download import Progress
 
-SETS = ("cifar10", "digits", "imagenet", "imagenette")
-TREES = SETS[2:]
+SETS = ("cifar10", "digits", "imagenet", "imagenette", "voc")
+TREES = SETS[2:4]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class DataCommand:
     """
 
     name: Annotated[str | None, tyro.conf.Positional] = None
-    """cifar10; imagenet, imagenette: look through their folders; nothing lists all data sets."""
+    """cifar10; imagenet, imagenette, voc: look through their folders; nothing lists them all."""
     data: str | None = None
     """Folder of the data sets; else $SURGE_DATA, else ./data."""
     url: str | None = None
@@ -58,6 +58,14 @@ class DataCommand:
 
             for part in scan_tree(find_tree(root, PLACES[self.name])):
                 text = f"{part.root}: {len(part):,} images in {len(part.classes)} classes"
+                console.print(text, markup=False, soft_wrap=True)
+        elif self.name == "voc":
+            from surge.data.voc import load_voc
+
+            for name in ("trainval", "test"):
+                found = load_voc(root, name)
+                count = sum(len(labels) for labels in found.labels)
+                text = f"{name}: {len(found):,} images with {count:,} objects in {found.root}"
                 console.print(text, markup=False, soft_wrap=True)
         elif self.name == "digits":
             console.print("The digits come with scikit-learn; there is nothing to download.")
@@ -85,7 +93,21 @@ def _listed(root: Path) -> list[dict[str, object]]:
     state = "comes with scikit-learn" if known else "scikit-learn is not installed"
     hint = "" if known else "pip install 'surge-bnn[demo]'"
     rows.append({"data set": "digits", "found": state, "to get it": hint})
-    return [*rows, *(_tree(root, name) for name in TREES)]
+    return [*rows, *(_tree(root, name) for name in TREES), _devkit(root)]
+
+
+def _devkit(root: Path) -> dict[str, object]:
+    """Say which years of PASCAL VOC are there."""
+    from surge.data.voc import YEARS, find_voc
+    from surge.errors import DataNotFoundError
+
+    try:
+        folder = find_voc(root)
+    except DataNotFoundError:
+        hint = f"put VOC2007 (and VOC2012) into {root / 'VOCdevkit'}"
+        return {"data set": "voc", "found": "not there", "to get it": hint}
+    years = " and ".join(f"VOC{year}" for year in YEARS if (folder / f"VOC{year}").is_dir())
+    return {"data set": "voc", "found": f"{years} in {folder.name}", "to get it": ""}
 
 
 def _tree(root: Path, name: str) -> dict[str, object]:
