@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import surge
 from surge.cli import discover, main
 from surge.errors import ConfigError
-from surge.study import readme
+from surge.study import published
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -88,28 +89,42 @@ def test_pictures_are_small_and_name_their_command():
         assert (ROOT / picture).stat().st_size < 150_000
 
 
-def test_table_is_what_results_say():
-    assert readme.renewed(TEXT, ROOT / "results") == TEXT, "run: make tables"
+@pytest.mark.parametrize("page", published.PAGES)
+def test_tables_are_what_results_say(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert published.renewed(text, page, ROOT / "results") == text, "run: make tables"
 
 
-def test_tables_target_renews_the_readme(tmp_path):
-    path = tmp_path / "README.md"
-    path.write_text(f"before\n{readme.BEGIN}| old |\n{readme.END}after\n", encoding="utf-8")
-    readme.renew(path, ROOT / "results")
-    section = readme.section(ROOT / "results")
-    assert path.read_text(encoding="utf-8") == (
-        f"before\n{readme.BEGIN}{section}{readme.END}after\n"
-    )
+BEGIN, END = "<!-- results:cifar10 -->\n", "<!-- /results:cifar10 -->\n"
+
+
+def test_renewed_replaces_what_stands_between_the_markers(tmp_path):
+    text = f"before\n{BEGIN}| old |\n{END}after\n"
+    made = published.cifar10(tmp_path)
+    assert published.renewed(text, "README.md", tmp_path) == f"before\n{BEGIN}{made}{END}after\n"
+
+
+def test_tables_target_renews_all_pages(tmp_path):
+    for page in published.PAGES:
+        marks = "".join(
+            f"<!-- results:{n} -->\n<!-- /results:{n} -->\n" for n in published.PAGES[page]
+        )
+        (tmp_path / page).parent.mkdir(exist_ok=True)
+        (tmp_path / page).write_text(marks, encoding="utf-8")
+    published.renew_all(tmp_path)
+    for page, sections in published.PAGES.items():
+        for make in sections.values():
+            assert make(tmp_path / "results") in (tmp_path / page).read_text()
     done = subprocess.run(
         ["make", "-n", "tables"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert "surge.study.readme" in done.stdout
+    assert "surge.study.published" in done.stdout
 
 
 def test_section_without_results_is_all_open(tmp_path):
-    section = readme.section(tmp_path)
+    section = published.cifar10(tmp_path)
     rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
-    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == list(readme.ALWAYS)
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == list(published.ALWAYS)
     assert all("| open | open | 0 |" in row for row in rows)
     assert section.endswith("No run is stored yet: every cell is open.\n")
 
@@ -133,7 +148,7 @@ def test_section_has_one_row_per_row_and_epochs(tmp_path):
         store(tmp_path, "resnet20-recu", seed=seed, last=80 + seed)
         store(tmp_path, "resnet20-recu-surge", seed=seed, last=82 + 2 * seed)
     store(tmp_path, "resnet20-recu-surge-tied", epochs=60, seed=2)
-    section = readme.section(tmp_path)
+    section = published.cifar10(tmp_path)
     rows = [line for line in section.splitlines() if line.startswith("| resnet20")]
     assert rows[0] == "| resnet20-recu | 600 | 87.4 | 80.50 +- 0.71 | 80.50 +- 0.71 | 2 | - |"
     assert rows[1].startswith("| resnet20-recu-surge | 600 | 88.0 | 83.00 +- 1.41 |")
@@ -146,17 +161,17 @@ def test_section_has_one_row_per_row_and_epochs(tmp_path):
 def test_section_leaves_out_held_out_and_changed_runs(tmp_path):
     store(tmp_path, "resnet20-recu", data="held out", changed='{"held_out": true}')
     store(tmp_path, "resnet20-recu-surge", changed='{"eta": 0.1}')
-    assert readme.section(tmp_path) == readme.section(tmp_path / "nothing")
+    assert published.cifar10(tmp_path) == published.cifar10(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", readme.BEGIN, readme.END + readme.BEGIN, 2 * (readme.BEGIN + readme.END)],
+    ["", BEGIN, END + BEGIN, 2 * (BEGIN + END)],
     ids=["none", "open", "reversed", "twice"],
 )
 def test_missing_markers_are_refused(text, tmp_path):
     with pytest.raises(ConfigError, match="README.md needs one"):
-        readme.renewed(text, tmp_path)
+        published.renewed(text, "README.md", tmp_path)
 
 
 def python(code):
@@ -199,3 +214,21 @@ def test_public_names_are_listed_and_importable():
 def test_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'binarise_'"):
         _ = surge.binarise_
+
+
+def test_stored_table_shows_the_deciding_metric_of_unchanged_runs(tmp_path):
+    shared = {"table": "glue", "overrides": {}, "seed": 0, "epochs": 20, "precision": "tf32"}
+    shared |= {"seconds": 9, "hardware": "a GPU", "torch": "2.13", "commit": None, "best": 70.0}
+    lines = [
+        {"row": "mrpc-bit", "metric": "accuracy", "data": "mrpc, dev set, b", "last": 61.5},
+        {"row": "mrpc-bit", "metric": "f1", "data": "mrpc, dev set, b", "last": 62.5},
+        {"row": "mrpc-bit", "metric": "accuracy", "data": "mrpc, held out, b", "last": 63.5},
+        {"row": "gone", "metric": "accuracy", "data": "mrpc, dev set, b", "last": 64.5},
+    ]
+    text = "".join(
+        json.dumps({**shared, **line, "recipe": f"glue-{line['row']}"}) + "\n" for line in lines
+    )
+    (tmp_path / "glue.jsonl").write_text(text)
+    made = published.stored_table("glue", tmp_path)
+    assert "| mrpc-bit | 20 | - | 61.50 | 70.00 | 1 | - |" in made
+    assert made.count("| mrpc-bit") == 1 and "gone" not in made

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from surge.errors import ConfigError
-from surge.study import latency, latency_figures, latency_table, readme
+from surge.study import latency, latency_figures, latency_table
 from surge.study.latency import NEEDED, Row, Step
 
 ROOT = Path(__file__).parents[2]
@@ -121,23 +121,6 @@ def test_section_shows_processor_times_where_the_machine_was_busy(tmp_path):
     assert "| net | 1 | 4.000 | - | 24.000 | - | - | - | - | 6.00 | - |" in section
     assert "| busy | 1 | 4.000 p | - | 20.000 p | - | - | - | - | 5.00 | - |" in section
     assert "Load of the machine: 1.2 to 6.0." in section
-
-
-def test_published_table_is_what_results_say():
-    page = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
-    assert latency_table.renewed(page, ROOT / "results") == page, "run: make tables"
-    with pytest.raises(ConfigError, match="deploying.md needs one"):
-        latency_table.renewed("no markers", ROOT / "results")
-
-
-def test_renew_all_rewrites_both_pages(tmp_path):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "README.md").write_text(f"{readme.BEGIN}{readme.END}")
-    (tmp_path / "docs" / "deploying.md").write_text(f"x\n{latency_table.BEGIN}{latency_table.END}")
-    latency.append(tmp_path / "results", ROWS)
-    readme.renew_all(tmp_path)
-    assert "| net | 1 |" in (tmp_path / "docs" / "deploying.md").read_text()
-    assert "resnet20-recu" in (tmp_path / "README.md").read_text()
 
 
 def test_json_holds_the_profile_of_the_packed_network():

@@ -66,13 +66,3 @@ def test_table_is_open_without_measurements_and_filled_with_them(tmp_path):
     assert filled.count("open | open") == 6
     assert "| ReActNet | 8 | 2,048 | 46.8 | 0.27 | 36.00 to 36.27 | 1.25 to 1.26 |" in filled
     assert "Steps measured on one GPU X, torch 2.13" in filled
-
-
-def test_page_shows_what_is_stored():
-    text = PAGE.read_text(encoding="utf-8")
-    assert scaling.renewed(text, PAGE.parents[1] / "results") == text
-
-
-def test_page_without_markers_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="results:scaling"):
-        scaling.renewed("nothing", tmp_path)

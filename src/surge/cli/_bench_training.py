@@ -11,7 +11,7 @@ from rich.console import Console
 
 from surge.cli.console import print_table, progress
 from surge.errors import ConfigError, did_you_mean
-from surge.study import figures, training_speed
+from surge.study import figures, speed_table, training_speed
 from surge.study.speed_figures import draw
 from surge.study.timing import interleaved
 from surge.study.training_speed import MODES, NETWORKS, VARIANTS, Ceilings, Row, Step
@@ -130,28 +130,6 @@ def _show(rows: list[Row], console: Console) -> None:
         own = [row for row in rows if row.network == name]
         print_table(
             console,
-            [_line(row, own) for row in own],
+            [speed_table.line(row, own) for row in own],
             title=f"{name}: one training step on {own[0].hardware}",
         )
-
-
-def _line(row: Row, rows: list[Row]) -> dict[str, object]:
-    plain = [r for r in rows if (r.variant, r.mode, r.batch) == ("plain", row.mode, row.batch)]
-    base = plain[0] if plain else None
-
-    def share(value: float | None, of: float | None) -> str:
-        return f"{value / of:.3f}" if value and of else "-"
-
-    return {
-        "variant": row.variant,
-        "mode": row.mode,
-        "batch": row.batch,
-        "ms": round(row.step_ms, 3),
-        "images/s": round(row.images_per_s),
-        "time / plain": share(row.step_ms, base.step_ms if base else None),
-        "peak MB": "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:.0f}",
-        "memory / plain": share(row.peak_bytes, base.peak_bytes if base else None),
-        "saved MB": f"{row.saved_bytes / 1e6:.1f}",
-        "GFLOP": f"{row.flops / 1e9:.1f}",
-        "floor ms": "-" if row.floor_ms is None else f"{row.floor_ms:.2f}",
-    }

@@ -1,5 +1,7 @@
 """A binary convolution and its auxiliary path as one operator, and when a layer may use it."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,17 @@ def fits(layer: "BinaryConv2d", z: Tensor) -> bool:
         and type(method).binarize is Method.binarize
         and type(method).scale_output is Method.scale_output
     )
+
+
+@contextmanager
+def unused() -> Iterator[None]:
+    """Let layers run their own code meanwhile, whose operations torch can count."""
+    global AVAILABLE
+    before, AVAILABLE = AVAILABLE, False
+    try:
+        yield
+    finally:
+        AVAILABLE = before
 
 
 def respond(layer: "BinaryConv2d", z: Tensor) -> Tensor:

@@ -5,10 +5,7 @@ from pathlib import Path
 
 from surge.study.contenders import ENGINES
 from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, Row, ratio, read
-from surge.study.markers import replaced
 from surge.study.workloads import NETWORKS
-
-BEGIN, END = "<!-- results:inference -->\n", "<!-- /results -->\n"
 
 
 def section(folder: Path) -> str:
@@ -61,8 +58,3 @@ def _files(settings: Iterable[Sequence[Row]]) -> str:
                 f"packed, {small / 1e6:.2f} MB with an int8 rest"
             )
     return f"Files: {'; '.join(said.values())}." if said else ""
-
-
-def renewed(text: str, folder: Path) -> str:
-    """Return the page with its table made anew."""
-    return replaced(text, BEGIN, END, section(folder), page="deploying.md")

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from surge.errors import ConfigError
-from surge.study.markers import replaced
 
 IMAGES = 1_281_167
 """Training images of ImageNet."""
@@ -31,7 +30,6 @@ VARIANTS = {"plain": "ReActNet", "surge": "SURGE", "1x1": "SURGE* (1x1)"}
 BODY, PLAIN = 10_985_472, 11_704_424
 """Weights of the binary layers; all parameters of ReActNet's ResNet-18."""
 PARAMETERS = {"plain": PLAIN, "surge": PLAIN + BODY, "1x1": PLAIN + BODY // 9}
-BEGIN, END = "<!-- results:scaling -->\n", "<!-- /results -->\n"
 
 
 @dataclass(frozen=True)
@@ -115,8 +113,3 @@ def _facts(steps: Sequence[dict[str, Any]]) -> str:
     used = ", ".join(sorted({str(step["hardware"]) for step in steps}))
     versions = ", ".join(sorted({str(step["torch"]) for step in steps}))
     return f"Steps measured on one {used}, torch {versions}, bf16; all else is on paper.\n"
-
-
-def renewed(text: str, folder: Path) -> str:
-    """Return the page with its table made anew."""
-    return replaced(text, BEGIN, END, section(folder), page="distributed.md")

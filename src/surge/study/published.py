@@ -1,0 +1,110 @@
+"""Published tables, made from ``results/``: ``make tables`` renews them in their pages.
+
+A page has a table between ``<!-- results:NAME -->`` and ``<!-- /results:NAME -->``.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from surge.errors import ConfigError
+from surge.recipes import get_recipe
+from surge.study import latency_table, results, scaling, speed_table
+from surge.study.markers import replaced
+from surge.study.rest_table import section as rest_section
+from surge.study.results import Result
+from surge.study.tables import TableRow, make_rows, markdown, stored_rows
+
+ALWAYS = tuple(
+    f"{model}-recu{suffix}"
+    for model in ("resnet18", "resnet20", "vggsmall")
+    for suffix in ("", "-surge")
+)
+"""Rows of CIFAR-10 that are shown even while nothing is stored for them."""
+
+
+def cifar10(folder: Path) -> str:
+    """Return the table of CIFAR-10, one row per (row, epochs), and what it was measured with.
+
+    Shown are runs of the recipes as they are, tested on the test set; runs on held-out training
+    images and with changed settings stay in ``folder``.
+    """
+    recipes = [get_recipe(f"cifar10-{row}") for row in ALWAYS]
+    stored = _unchanged(folder, "cifar10")
+    rows = {(row.row, row.epochs): row for row in make_rows(recipes, stored)}
+    rows |= {(row.row, row.epochs): row for row in stored_rows(stored)}
+    return f"{markdown(sorted(rows.values(), key=_place))}\n{_facts(stored)}"
+
+
+def stored_table(table: str, folder: Path) -> str:
+    """Return what is stored of a table, by the metric that decides."""
+    stored = _unchanged(folder, table)
+    if not stored:
+        return _facts(stored)
+    rows = sorted(stored_rows(stored), key=_place)
+    return f"{markdown(rows)}\n{_facts(stored)}"
+
+
+def _unchanged(folder: Path, table: str) -> list[Result]:
+    kept = []
+    for result in results.read(folder, table):
+        try:
+            recipe = get_recipe(result.recipe)
+        except ConfigError:  # a row of an earlier version
+            continue
+        held_out = "held out" in result.data or "first " in result.data
+        if not held_out and not result.setting and result.metric == recipe.metric:
+            kept.append(result)
+    return kept
+
+
+def _place(row: TableRow) -> tuple[str, int, str]:
+    """Sort by the first word, longest training first, a row with SURGE right behind its base."""
+    return row.row.split("-")[0], -row.epochs, row.row
+
+
+def _facts(stored: Sequence[Result]) -> str:
+    """Say what was run on what, in full sentences."""
+    if not stored:
+        return "No run is stored yet: every cell is open.\n"
+    hours = sum(r.seconds for r in stored) / 3600
+    seeds = ", ".join(str(seed) for seed in sorted({r.seed for r in stored}))
+    used = {
+        name: ", ".join(sorted({str(getattr(r, name)) for r in stored}))
+        for name in ("hardware", "torch", "precision")
+    }
+    return (
+        f"{len(stored)} stored runs, {hours:.1f} hours on {used['hardware']}, torch "
+        f"{used['torch']}, {used['precision']}; seeds {seeds}. *open*: not run yet.\n"
+    )
+
+
+Section = Callable[[Path], str]
+"""Makes the text between two markers from the folder of results."""
+
+PAGES: dict[str, dict[str, Section]] = {
+    "README.md": {"cifar10": cifar10},
+    "docs/results.md": {
+        name: partial(stored_table, name) for name in ("common", "imagenette", "voc", "glue")
+    },
+    "docs/deploying.md": {"inference": latency_table.section, "rest": rest_section},
+    "docs/distributed.md": {"scaling": scaling.section},
+    "docs/performance.md": {"training": speed_table.section},
+}
+"""What every page shows."""
+
+
+def renewed(text: str, page: str, folder: Path) -> str:
+    """Return a page with all its tables made anew."""
+    for name, section in PAGES[page].items():
+        begin, end = f"<!-- results:{name} -->\n", f"<!-- /results:{name} -->\n"
+        text = replaced(text, begin, end, section(folder), page=page)
+    return text
+
+
+def renew_all(root: Path) -> None:
+    """Rewrite the tables of all pages in place."""
+    for page in PAGES:
+        path = root / page
+        text = renewed(path.read_text(encoding="utf-8"), page, root / "results")
+        path.write_text(text, encoding="utf-8")

@@ -1,0 +1,61 @@
+"""Tables of training steps: what the command prints, and what is published from ``results/``."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from surge.study.training_speed import NETWORKS, Row
+
+PAPER_FORM = ("literal", "eager")
+
+
+def read(folder: Path) -> list[Row]:
+    """Return the stored steps; the newest of a kind counts."""
+    path = folder / "training.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = [Row(**json.loads(line)) for line in lines]
+    return list({(r.network, r.variant, r.mode, r.batch): r for r in found}.values())
+
+
+def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
+    """Return the cells of a step, beside the plain step and the paper's form among ``rows``."""
+    alike = [r for r in rows if (r.network, r.batch) == (row.network, row.batch)]
+    plain = next((r for r in alike if (r.variant, r.mode) == ("plain", row.mode)), None)
+    literal = next((r for r in alike if (r.variant, r.mode) == PAPER_FORM), None)
+
+    def share(value: float | None, of: float | None, digits: int = 3) -> str:
+        return f"{value / of:.{digits}f}" if value and of else "-"
+
+    return {
+        "variant": row.variant,
+        "mode": row.mode,
+        "batch": str(row.batch),
+        "ms": f"{row.step_ms:.2f}",
+        "images/s": f"{row.images_per_s:,.0f}",
+        "time / plain": share(row.step_ms, plain and plain.step_ms),
+        "literal / this": share(literal and literal.step_ms, row.step_ms, 2),
+        "peak MB": "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f}",
+        "memory / plain": share(row.peak_bytes, plain and plain.peak_bytes),
+        "saved MB": f"{row.saved_bytes / 1e6:,.0f}",
+        "GFLOP": f"{row.flops / 1e9:,.0f}",
+        "floor ms": "-" if row.floor_ms is None else f"{row.floor_ms:.2f}",
+    }
+
+
+def section(folder: Path) -> str:
+    """Return all stored steps, network by network."""
+    stored = read(folder)
+    if not stored:
+        return "Nothing is stored yet.\n"
+    parts = []
+    for name in NETWORKS:
+        lines = [line(row, stored) for row in stored if row.network == name]
+        if lines:
+            parts += [f"**{name}**\n", f"| {' | '.join(lines[0])} |"]
+            parts += [f"| --- | --- |{' ---: |' * (len(lines[0]) - 2)}"]
+            parts += [*(f"| {' | '.join(cells.values())} |" for cells in lines), ""]
+    used = {
+        n: ", ".join(sorted({str(getattr(r, n)) for r in stored})) for n in ("hardware", "torch")
+    }
+    parts.append(f"One {used['hardware']}, torch {used['torch']}, bf16 autocast.")
+    return "\n".join(parts) + "\n"
