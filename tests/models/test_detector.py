@@ -140,6 +140,41 @@ def test_wrong_options_are_refused():
         detector_scope("wohle")
 
 
+def test_losses_and_detections_are_those_of_torchvisions_own_forward(
+    torchvision, detector, monkeypatch
+):
+    """Sides are multiples of 64: on others torchvision spaces its coarsest anchors unevenly.
+
+    Its box losses are smooth; made L1 for this test, all four must agree.
+    """
+
+    def l1(values, targets, beta, reduction):
+        return torch.nn.functional.l1_loss(values, targets, reduction=reduction)
+
+    monkeypatch.setattr(torch.nn.functional, "smooth_l1_loss", l1)
+    parts = torchvision.models.detection
+    same = parts.transform.GeneralizedRCNNTransform(
+        128, 128, [0.0] * 3, [1.0] * 3, _skip_resize=True
+    )
+    theirs = parts.generalized_rcnn.GeneralizedRCNN(
+        detector.backbone, detector.rpn, detector.roi_heads, same
+    )
+    images, targets = scene(count=2, size=128)
+    images[1] = torch.nn.functional.pad(images[1], (0, 8))
+    torch.manual_seed(2)
+    ours = detector(images, targets)
+    torch.manual_seed(2)
+    losses = theirs(images, targets)
+    for name, value in losses.items():
+        assert torch.allclose(ours[name], detector.loss_weight * value, rtol=1e-4)
+    with torch.no_grad():
+        found, expected = detector.eval()(images), theirs.eval()(images)
+    for mine, other in zip(found, expected, strict=True):
+        assert mine["labels"].tolist() == other["labels"].tolist()
+        assert torch.allclose(mine["boxes"], other["boxes"], atol=1e-3)
+        assert torch.allclose(mine["scores"], other["scores"], atol=1e-5)
+
+
 def test_bf16_autocast_gives_nearly_the_same_losses(detector):
     torch.manual_seed(1)
     exact = detector(*scene())
