@@ -236,7 +236,7 @@ def test_reproduce_trains_teachers_first(tmp_path, monkeypatch, bert, root, caps
         "mrpc-bit",
         "mrpc-bit-surge",
     ]
-    assert {r["epochs"] for r in found if r["row"] == "mrpc-teacher"} == {10}
+    assert {r["epochs"] for r in found if r["row"] == "mrpc-teacher"} == {6}
     assert "(1 pair)" in out
     assert main(words) == 0
     assert "0 of 3 runs are missing" in capsys.readouterr().out
