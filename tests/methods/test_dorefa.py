@@ -181,3 +181,22 @@ def test_dorefa_rejects_unit_inputs_that_are_real():
     with pytest.raises(ConfigError, match="needs quantised inputs"):
         options = {"input_bits": 32, "unit_inputs": True}
         BinaryLinear(3, 2, method="dorefa", method_options=options)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dorefa_keeps_the_size_of_weights_if_asked(case):
+    """The maximum multiplies again, as a constant, in the forward and in the backward."""
+
+    def rule(w):
+        w_b, back = few_bit_rule(4)(w)
+        largest = np.abs(np.tanh(w)).max()
+        return largest * w_b, lambda g: back(largest * g)
+
+    options = {"weight_bits": 4, "keeps_size": True}
+    check(case, "dorefa", options, weight_rule=rule, input_rule=sign_input(inside))
+    layer, values, scale = check_packed(case, "dorefa", options)
+    assert torch.equal(values, layer.train().packed_weight()[0]) and values.abs().max() == 15
+    largest = layer.weight.detach().tanh().abs().max()
+    torch.testing.assert_close(scale, (largest / 15).expand_as(scale))
+    plain = BinaryLinear(4, 2, method="dorefa", method_options={"keeps_size": True})
+    assert not plain.method.keeps_size  # one bit has a scale of its own

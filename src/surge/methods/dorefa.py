@@ -26,13 +26,15 @@ class DoReFa(Method):
     Weights   1 bit:  w_b = E sign(w), E = mean(abs(w)) of the whole layer, a constant;
                       gradient passes unchanged, not multiplied by E
               k bits: w_b = 2 q_k(tanh(w) / (2 max abs(tanh(w))) + 1/2) - 1, max over the layer;
-                      gradient passes the rounding, then through tanh and max
+                      gradient passes the rounding, then through tanh and max;
+                      ``keeps_size`` multiplies w_b by the max again, as a constant
     Inputs    1 bit:  x_b = sign(x); gradient passes where abs(x) <= 1, else 0
               k bits, or 1 bit with ``unit_inputs``: x_b = q_k(clip(x, 0, 1)); gradient passes
                       where 0 <= x <= 1, else 0
     Schedule  none.   Extra loss  none.   32 bits: real values, true gradient.
     Paper vs here: the paper's 1-bit inputs are {0, 1}, which is ``unit_inputs=True``; BNN
-    comparisons at 1/1 bit use +-1, so that is the default. Gradients are not quantised.
+    comparisons at 1/1 bit use +-1, so that is the default. Gradients are not quantised. Weights of
+    k bits fill [-1, 1], which a norm behind them mends; ``keeps_size`` is for layers without one.
     """
 
     def __init__(
@@ -43,11 +45,13 @@ class DoReFa(Method):
         weight_bits: int = 1,
         input_bits: int = 1,
         unit_inputs: bool = False,
+        keeps_size: bool = False,
     ) -> None:
         """Choose the bits; there is no state."""
         super().__init__(geometry, weight)
         self.bits = (_check_bits("weight_bits", weight_bits), _check_bits("input_bits", input_bits))
         self.unit_inputs = unit_inputs or 1 < input_bits < REAL
+        self.keeps_size = keeps_size and 1 < weight_bits < REAL
         if unit_inputs and input_bits == REAL:
             raise ConfigError("unit_inputs=True needs quantised inputs, but input_bits is 32.")
         if input_bits == REAL:
@@ -75,10 +79,15 @@ class DoReFa(Method):
             return weight
         if self.bits[0] == 1:
             return functional.scaled_sign_identity(weight, weight.detach().abs().mean())
+        squashed, largest = self._squashed(weight)
+        steps = 2 * functional.quantize(squashed / (2 * largest) + 0.5, self.bits[0]) - 1
+        return steps * largest.detach() if self.keeps_size else steps
+
+    @staticmethod
+    def _squashed(weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return tanh(w) and its largest magnitude; a layer of zeros has none to divide by."""
         squashed = torch.tanh(weight)
-        # A layer of zeros has no maximum to divide by.
-        largest = squashed.abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
-        return 2 * functional.quantize(squashed / (2 * largest) + 0.5, self.bits[0]) - 1
+        return squashed, squashed.abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
 
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return +-1, or odd numbers up to 2^k - 1 over that; 32 bits stay as they are."""
@@ -86,8 +95,9 @@ class DoReFa(Method):
             return super().packed_weight(weight)
         with torch.no_grad():
             levels = 1 if self.bits[0] == REAL else 2 ** self.bits[0] - 1
-            values = self.binarize_weight(weight) * levels
-            scale = weight.new_full((self.geometry.out_features,), 1 / levels)
+            whole = self._squashed(weight)[1] if self.keeps_size else 1.0
+            values = self.binarize_weight(weight) / whole * levels
+            scale = weight.new_full((self.geometry.out_features,), 1 / levels) * whole
             return values if self.bits[0] == REAL else values.round(), scale
 
     def describe(self) -> str:

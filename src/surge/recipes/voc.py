@@ -58,7 +58,11 @@ PAPER_BINARY = (18.49, 16.61)
 """Those of all its 1-bit rows."""
 
 METHODS = {
-    "dorefa-w4a4": (MethodSpec("dorefa", {"weight_bits": 4, "input_bits": 4}), None),
+    # Pyramid and heads have no norm that could shrink weights which fill [-1, 1].
+    "dorefa-w4a4": (
+        MethodSpec("dorefa", {"weight_bits": 4, "input_bits": 4, "keeps_size": True}),
+        None,
+    ),
     "reactnet": (MethodSpec("reactnet"), None),
     "lws": (MethodSpec("lws"), DistillSpec(logits=0.0, hidden=1.0, detector="lws")),
     "ida": (MethodSpec("ida"), DistillSpec(logits=0.0, hidden=0.5, detector="ida")),
