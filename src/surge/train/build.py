@@ -13,6 +13,7 @@ from surge.data.textset import TextSet
 from surge.layers.hooks import binary_layers
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train import text
+from surge.train.detect_data import DecodedSet
 from surge.train.distributed import World
 from surge.train.parts import Parts, compute_dtype
 from surge.train.task import task_of
@@ -30,7 +31,12 @@ __all__ = [
     "set_learning_rate",
 ]
 
-Sets = tuple[ImageSet, ImageSet] | tuple[FileSet, FileSet] | tuple[TextSet, TextSet]
+Sets = (
+    tuple[ImageSet, ImageSet]
+    | tuple[FileSet, FileSet]
+    | tuple[TextSet, TextSet]
+    | tuple[DecodedSet, DecodedSet]
+)
 """What is trained on and what is tested on."""
 
 
