@@ -59,13 +59,18 @@ def compensate_(
     _refuse_wrappers(model)
     chosen, skipped = _choose(model, as_patterns(only, "only"), as_patterns(skip, "skip"))
     seen: dict[str, Seen] = {}
+    if example_input is None and options.share < 1 and options.chosen == "saliency":
+        raise ConfigError('chosen="saliency" needs example_input, to see what is clipped.')
     if example_input is not None:
-        seen = dry_run(model, chosen, example_input)
+        seen = dry_run(model, chosen, example_input, measured=options.chosen == "saliency")
         for name in [name for name in chosen if not seen[name].needs_gradient]:
             skipped[name] = "its input needs no gradient"
             del chosen[name]
         if not chosen:
             raise NoLayersMatchedError("No binary layer has an input that needs a gradient.")
+    for name in _left_over(options, chosen, seen):
+        skipped[name] = f"left out by share={options.share:g}"
+        del chosen[name]
     clamps = _clamps(options, chosen, seen)
     paths = {
         name: _build(name, layer, options, number)
@@ -157,6 +162,22 @@ def _choose(
     return chosen, skipped
 
 
+def _left_over(
+    options: PathOptions, chosen: dict[str, BinaryLayer], seen: dict[str, Seen]
+) -> list[str]:
+    """Return the layers beyond the wanted share; at least one always stays."""
+    names = list(chosen)
+    kept = max(1, round(options.share * len(names)))
+    if kept == len(names):
+        return []
+    if options.chosen == "saliency":
+        order = sorted(range(len(names)), key=lambda place: -seen[names[place]].clipped)
+    else:
+        generator = torch.Generator().manual_seed(options.seed)
+        order = torch.randperm(len(names), generator=generator).tolist()
+    return [names[place] for place in sorted(order[kept:])]
+
+
 def _clamps(
     options: PathOptions, chosen: dict[str, BinaryLayer], seen: dict[str, Seen]
 ) -> dict[str, nn.Hardtanh]:
@@ -179,7 +200,8 @@ def _build(name: str, layer: BinaryLayer, options: PathOptions, number: int) -> 
     try:
         if options.auxiliary == "leaky_tail":
             return LeakyTail(layer, options)
-        return PATHS[options.auxiliary](layer, options, generator)
+        path = PATHS[options.auxiliary](layer, options, generator)
+        return path.requires_grad_(options.objective != "frozen")
     except ConfigError as error:
         raise ConfigError(f'compensate_ on "{name}": {error}.') from error
 

@@ -107,6 +107,7 @@ class AuxiliaryPath(Path):
             *self.arguments(layer),
             gain,
             centre,
+            self.options.arithmetic == "fp8",
         )
 
     def _fuses(self, layer: BinaryLayer, z: Tensor) -> bool:

@@ -32,6 +32,8 @@ class Seen:
 
     needs_gradient: bool
     clamp: nn.Hardtanh | None = None
+    clipped: float = 0.0
+    """Share of the values for which the surrogate is zero."""
 
 
 @contextmanager
@@ -53,10 +55,20 @@ def call(model: nn.Module, example: Any) -> Any:
     return model(*example) if isinstance(example, tuple | list) else model(example)
 
 
-def dry_run(model: nn.Module, layers: dict[str, BinaryLayer], example: Any) -> dict[str, Seen]:
+@torch.no_grad()
+def clipped_share(layer: BinaryLayer, x: Tensor) -> float:
+    """Return the share of a layer's input for which the surrogate is zero."""
+    z = layer.method.prepare_input(x)
+    return float(layer.method.surrogate_is_zero(z).float().mean())
+
+
+def dry_run(
+    model: nn.Module, layers: dict[str, BinaryLayer], example: Any, *, measured: bool = False
+) -> dict[str, Seen]:
     """Run once in eval mode and report, for every layer, what its input was.
 
-    A layer that did not run is reported as not needing a gradient.
+    A layer that did not run is reported as not needing a gradient. What is clipped is counted
+    only if it shall be ``measured``.
     """
     produced: dict[int, tuple[nn.Hardtanh, Tensor]] = {}
     seen = {name: Seen(needs_gradient=False) for name in layers}
@@ -71,7 +83,8 @@ def dry_run(model: nn.Module, layers: dict[str, BinaryLayer], example: Any) -> d
         def note_layer(_module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
             x: Tensor = args[0] if args else kwargs["input"]
             clamp = produced[id(x)][0] if id(x) in produced else None
-            seen[name] = Seen(x.requires_grad, clamp)
+            clipped = clipped_share(layers[name], x) if measured else 0.0
+            seen[name] = Seen(x.requires_grad, clamp, clipped)
 
         handles.append(layer.register_forward_pre_hook(note_layer, with_kwargs=True))
     for module in model.modules():

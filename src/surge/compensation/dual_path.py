@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from surge.functional import operator
+from surge.layers.eight_bits import transposed_linear
 from surge.layers.product import transposed
 
 
@@ -73,7 +74,7 @@ def leak(binary: Tensor, z: Tensor, factor: Tensor) -> Tensor:
 
 def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, z, saved, weight, scale, _, weighting, noise = inputs[:8]
-    stride, padding, dilation, groups, gain, centre = inputs[8:]
+    stride, padding, dilation, groups, gain, centre, ctx.in_fp8 = inputs[8:]
     ctx.save_for_backward(saved, weight, scale, weighting, gain, centre)
     ctx.noise = noise
     ctx.input_dtype = z.dtype
@@ -87,7 +88,10 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if gain is not None:
         weight = gain * (weight - centre)
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
-    g_a, to_weight = transposed(grad, saved, weight, ctx.convolution, ctx.groups, needs)
+    if ctx.in_fp8 and not ctx.convolution:
+        g_a, to_weight = transposed_linear(grad, saved, weight, needs)
+    else:
+        g_a, to_weight = transposed(grad, saved, weight, ctx.convolution, ctx.groups, needs)
     to_input, norm = None, None
     if g_a is not None:
         if weighting is not None:
@@ -99,7 +103,7 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         to_input = scaled(scale, g_a, ctx.input_dtype)
     if to_weight is not None:
         to_weight = scaled(scale, to_weight, weight.dtype)
-    return grad, to_input, None, to_weight, None, norm, *(None,) * 8
+    return grad, to_input, None, to_weight, None, norm, *(None,) * 9
 
 
 @operator("inject", backward=_inject_backward, setup=_inject_setup)
@@ -118,12 +122,14 @@ def inject(
     groups: int,
     gain: Tensor | None = None,
     centre: Tensor | None = None,
+    in_fp8: bool = False,
 ) -> Tensor:
     """Return ``output``; backward adds the auxiliary gradients to ``z`` and ``weight``.
 
     ``saved`` has the value of ``z`` (pass the tapped tensor: the main path saves it anyway).
     ``weighting`` multiplies g_a (the scope mask, or a dose per channel). With ``noise`` g_a is
     replaced by Gaussian noise of the same norm. With ``gain`` and ``centre``, one each per filter,
-    the operator's weight is ``gain * (weight - centre)``, made when it is needed.
+    the operator's weight is ``gain * (weight - centre)``, made when it is needed. ``in_fp8``: a
+    linear layer's products are computed in 8 bits.
     """
     return output.clone()

@@ -38,8 +38,14 @@ class PathOptions:
     """Replace g_a by noise of the same norm: the control experiment."""
     rank: int = 4
     """Rank of the low-rank auxiliary weight."""
-    objective: Literal["follow", "bias"] = "follow"
-    """Train W_a by its own gradient, or to predict the missing gradient (``calibrate``)."""
+    objective: Literal["follow", "bias", "frozen"] = "follow"
+    """Train W_a by its own gradient, to predict the missing one (``calibrate``), or not at all."""
+    share: float = 1.0
+    """Share of the layers that get a path."""
+    chosen: Literal["random", "saliency"] = "random"
+    """Which layers those are: drawn by ``seed``, or those whose inputs are clipped most."""
+    arithmetic: Literal["same", "fp8"] = "same"
+    """Of the auxiliary products of linear layers: as the main path, or in 8 bits."""
     seed: int = 0
     """Seed of the generator from which auxiliary weights are drawn."""
 
@@ -53,7 +59,9 @@ class PathOptions:
             ("reading", ("unscaled", "scaled")),
             ("decay", ("none", "cosine")),
             ("dose", ("uniform", "clipped_share")),
-            ("objective", ("follow", "bias")),
+            ("objective", ("follow", "bias", "frozen")),
+            ("chosen", ("random", "saliency")),
+            ("arithmetic", ("same", "fp8")),
         ):
             value = getattr(self, field)
             if value not in options:
@@ -63,6 +71,9 @@ class PathOptions:
                 )
         if self.fixed_scale is not None and self.fixed_scale != "initial":
             _check_positive("fixed_scale", self.fixed_scale)
+        _check_positive("share", self.share)
+        if self.share > 1:
+            raise ConfigError(f"share={self.share!r} must be at most 1: all layers.")
         for field in ("weight_side", "align"):
             if getattr(self, field) != 0:
                 _check_positive(field, getattr(self, field))
@@ -80,16 +91,26 @@ def _check_positive(name: str, value: object) -> None:
 
 def _check_together(options: PathOptions) -> None:
     weightless = options.auxiliary in ("tied", "leaky_tail")
-    if weightless and (options.align or options.objective == "bias"):
+    if weightless and (options.align or options.objective != "follow"):
         raise ConfigError(
-            f'auxiliary="{options.auxiliary}" has no weight of its own, so align= and '
-            'objective="bias" do not apply to it.'
+            f'auxiliary="{options.auxiliary}" has no weight of its own, so align= and objective= '
+            "do not apply to it."
         )
+    if options.align and options.objective == "frozen":
+        raise ConfigError('align= trains the auxiliary weight, which objective="frozen" forbids.')
     if options.fixed_scale is not None and (options.decay, options.reading) != ("none", "unscaled"):
         raise ConfigError("fixed_scale= never changes, so decay= and reading= do not apply to it.")
     changed = [
         name
-        for name in ("scope", "aux_input", "dose", "weight_side", "noise", "fixed_scale")
+        for name in (
+            "scope",
+            "aux_input",
+            "dose",
+            "weight_side",
+            "noise",
+            "fixed_scale",
+            "arithmetic",
+        )
         if getattr(options, name) != getattr(PathOptions, name)
     ]
     if options.auxiliary == "leaky_tail" and changed:

@@ -20,6 +20,10 @@ VARIANTS: dict[str, PathOptions] = {
     "share": PathOptions(dose="clipped_share"),
     "noise": PathOptions(noise=True),
     "align": PathOptions(align=1.0),
+    "frozen": PathOptions(objective="frozen"),
+    "half": PathOptions(share=0.5),
+    "salient": PathOptions(share=0.5, chosen="saliency"),
+    "fp8": PathOptions(arithmetic="fp8"),
 }
 """What each suffix means; the empty one is SURGE as the paper has it."""
 

@@ -35,7 +35,7 @@ LITERAL = Path("benchmarks/literal.py")
 MODES = ("eager", "compiled", "captured")
 """Plain torch; compiled; compiled and replayed from a CUDA graph."""
 
-VARIANTS = ("plain", "literal", "surge", "tied", "1x1", "lowrank")
+VARIANTS = ("plain", "literal", "surge", "tied", "1x1", "lowrank", "frozen", "half", "fp8")
 
 
 @dataclass(frozen=True)
