@@ -28,7 +28,9 @@ SCHEMAS = (
 BLOCK = 1024
 """Boxes that are compared with each other at a time."""
 POINTS = 1 << 24
-"""Numbers that are sampled from a feature map at a time."""
+"""Numbers that are sampled from the feature maps at a time."""
+NOWHERE = -3.0
+"""A place where ``grid_sample`` finds nothing."""
 
 _defined: list[torch.library.Library] = []  # an operator lives as long as its library object
 
@@ -138,8 +140,8 @@ def roi_align(
 ) -> Tensor:
     """Return ``[K, C, height, width]``: features averaged over each bin of each region.
 
-    Regions with the same image and the same number of samples in a bin go through one call of
-    ``grid_sample``, which brings the gradient along.
+    Regions with as many samples in a bin go through one call of ``grid_sample``, all images at
+    once, which brings the gradient along.
 
     Args:
         features: ``[N, C, H, W]``.
@@ -158,26 +160,26 @@ def roi_align(
     samples = torch.full_like(extent, sampling_ratio)
     if sampling_ratio <= 0:
         samples = (extent / extent.new_tensor([width, height])).ceil()
-    keys = torch.cat([rois[:, :1].long(), samples.long()], dim=1)
-    kinds, kind_of = torch.unique(keys, dim=0, return_inverse=True)
-    images = maps.unbind(0)
+    kinds, kind_of = torch.unique(samples.long(), dim=0, return_inverse=True)
     pieces, places = [], []
-    for number, (image, across, down) in enumerate(kinds.tolist()):
+    for number, (across, down) in enumerate(kinds.tolist()):
         if min(across, down) < 1:
             continue  # an empty region: zero
         columns, rows = width * across, height * down
         share = max(1, POINTS // (maps.shape[1] * rows * columns))
         for part in (kind_of == number).nonzero().flatten().split(share):
+            image, seat = _seats(rois[part, 0].long())
             x = _looks(start[part, 0], extent[part, 0], columns, maps.shape[3])
             y = _looks(start[part, 1], extent[part, 1], rows, maps.shape[2])
-            grid = torch.stack(
+            pair = torch.stack(
                 [x[:, None, :].expand(-1, rows, -1), y[:, :, None].expand(-1, -1, columns)], dim=3
             )
-            values = F.grid_sample(
-                images[image][None], grid.view(1, -1, columns, 2), align_corners=False
-            )
-            means = F.avg_pool2d(values, (down, across))
-            pieces.append(means.view(-1, len(part), height, width).transpose(0, 1))
+            seats = int(seat.max()) + 1
+            grid = pair.new_full((len(maps) * seats, rows, columns, 2), NOWHERE)
+            grid = grid.index_copy(0, image * seats + seat, pair).view(len(maps), -1, columns, 2)
+            means = F.avg_pool2d(F.grid_sample(maps, grid, align_corners=False), (down, across))
+            means = means.view(*maps.shape[:2], seats, height, width).transpose(1, 2)
+            pieces.append(means.flatten(0, 1).index_select(0, image * seats + seat))
             places.append(part)
     out = maps.new_zeros(len(rois), maps.shape[1], height, width)
     if pieces:
@@ -185,13 +187,18 @@ def roi_align(
     return out.to(features.dtype)
 
 
+def _seats(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return for every region its image, and how many regions before it have the same."""
+    same = images[:, None] == images
+    return images, same.tril(diagonal=-1).sum(dim=1)
+
+
 def _looks(start: Tensor, extent: Tensor, count: int, side: int) -> Tensor:
     """Return ``[k, count]``: where ``grid_sample`` looks along one axis of ``side`` pixels.
 
-    Up to one pixel outside a sample counts as on the border; farther away it is zero, and so it
-    is sent where ``grid_sample`` finds nothing.
+    Up to one pixel outside a sample counts as on the border; farther away it is zero.
     """
     steps = (torch.arange(count, device=start.device, dtype=start.dtype) + 0.5) / count
     place = start[:, None] + extent[:, None] * steps
     outside = (place < -1) | (place > side)
-    return torch.where(outside, -3.0, (2 * place.clamp(0, side - 1) + 1) / side - 1)
+    return torch.where(outside, NOWHERE, (2 * place.clamp(0, side - 1) + 1) / side - 1)
