@@ -77,7 +77,7 @@ def test_teacher_adds_a_loss_that_reaches_student_and_adapters_but_not_the_teach
         objective, inputs = kind(student, teacher, 0.5), scene()
         before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
         outputs = objective.outputs(student, inputs)
-        alone = torch.stack(list(outputs[0].losses.values())).sum()
+        alone = torch.stack(list(outputs.look.losses.values())).sum()
         loss = objective.loss(outputs, torch.zeros(2), inputs)
     assert loss > alone
     loss.backward()

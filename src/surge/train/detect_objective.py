@@ -1,5 +1,6 @@
 """What a detector is trained for: its own four losses, and what a teacher adds."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -49,6 +50,20 @@ class DetectionObjective:
         return torch.zeros((), device=labels.device)
 
 
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What student and teacher see in one batch."""
+
+    look: Look
+    """All that the student sees."""
+    adapted: list[Tensor]
+    """Its maps behind their adapters."""
+    maps: list[Tensor]
+    """The teacher's maps."""
+    proposals: Proposals
+    """The teacher's proposals."""
+
+
 class TaughtObjective(DetectionObjective):
     """The same with a float detector as teacher, which stays in eval mode."""
 
@@ -66,28 +81,16 @@ class TaughtObjective(DetectionObjective):
             batch, pyramid = self.teacher.pyramid(inputs[0])
             proposals = self.teacher.propose(batch, pyramid)
         look = super().outputs(network, inputs)
-        return look, list(pyramid.values()), proposals, self.adapted(look)
-
-    def adapted(self, look: Look) -> list[Tensor]:
-        """Return the student's maps behind their adapters, inside the precision context."""
-        maps = look.pyramid.values()
-        pairs = zip(self.adapters.adapters, maps, strict=True)
-        return [adapter(values) for adapter, values in pairs]
+        pairs = zip(self.adapters.adapters, look.pyramid.values(), strict=True)
+        adapted = [adapter(values) for adapter, values in pairs]
+        return Lesson(look, adapted, list(pyramid.values()), proposals)
 
     def loss(self, outputs: Any, labels: Tensor, inputs: Any) -> Tensor:
         """Add what comes from the teacher."""
-        own = super().loss(outputs[0], labels, inputs)
-        look, maps, proposals, adapted = outputs
-        return own + self.weight * self.taught(look, maps, proposals, adapted, inputs)
+        own = super().loss(outputs.look, labels, inputs)
+        return own + self.weight * self.taught(outputs, inputs)
 
-    def taught(
-        self,
-        look: Look,
-        maps: list[Tensor],
-        proposals: Proposals,
-        adapted: list[Tensor],
-        inputs: Any,
-    ) -> Tensor:
+    def taught(self, lesson: Lesson, inputs: Any) -> Tensor:
         """Return the loss between student and teacher."""
         raise NotImplementedError
 
@@ -95,18 +98,12 @@ class TaughtObjective(DetectionObjective):
 class IDaObjective(TaughtObjective):
     """IDa-Det: maps are imitated under the proposals in which both differ most."""
 
-    def taught(
-        self,
-        look: Look,
-        maps: list[Tensor],
-        proposals: Proposals,
-        adapted: list[Tensor],
-        inputs: Any,
-    ) -> Tensor:
+    def taught(self, lesson: Lesson, inputs: Any) -> Tensor:
         """Return the entropy loss, a mean over the maps."""
-        boxes, valid = confident([proposals, look.proposals])
-        height, width = look.batch.tensors.shape[2:]
-        return self.adapters(adapted, maps, boxes, valid, (height, width))  # type: ignore[no-any-return]
+        boxes, valid = confident([lesson.proposals, lesson.look.proposals])
+        height, width = lesson.look.batch.tensors.shape[2:]
+        loss: Tensor = self.adapters(lesson.adapted, lesson.maps, boxes, valid, (height, width))
+        return loss
 
 
 class LWSObjective(TaughtObjective):
@@ -132,24 +129,18 @@ class LWSObjective(TaughtObjective):
         finally:
             self.ours.open = self.theirs.open = False
 
-    def taught(
-        self,
-        look: Look,
-        maps: list[Tensor],
-        proposals: Proposals,
-        adapted: list[Tensor],
-        inputs: Any,
-    ) -> Tensor:
+    def taught(self, lesson: Lesson, inputs: Any) -> Tensor:
         """Return the losses of all layers, a mean, and the imitation of all maps, a mean."""
         ours, theirs = self.ours.take(), self.theirs.take()
         layers = [
             layer_loss(layer, ours[name], taught, theirs[other])  # type: ignore[arg-type]
             for name, layer, other, taught in self.pairs
         ]
-        shapes = [(values.shape[2], values.shape[3]) for values in maps]
+        shapes = [(values.shape[2], values.shape[3]) for values in lesson.maps]
         objects = [target["boxes"] for target in inputs[1]]
-        masks = near_masks(look.proposals.anchors, objects, shapes)
-        levels = [imitation_loss(s, t, m) for s, t, m in zip(adapted, maps, masks, strict=True)]
+        masks = near_masks(lesson.look.proposals.anchors, objects, shapes)
+        triples = zip(lesson.adapted, lesson.maps, masks, strict=True)
+        levels = [imitation_loss(s, t, m) for s, t, m in triples]
         return torch.stack(layers).mean() + LayerWeights().imitation * torch.stack(levels).mean()
 
 
