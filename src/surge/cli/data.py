@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from surge.data.download import Progress
 
-SETS = ("cifar10", "digits", "imagenet", "imagenette", "voc")
+SETS = ("cifar10", "digits", "imagenet", "imagenette", "voc", "glue")
 TREES = SETS[2:4]
 
 
@@ -31,10 +31,13 @@ class DataCommand:
     Example:
         surge data
         surge data cifar10 --data /srv/sets
+        surge data glue --tasks mrpc rte
     """
 
     name: Annotated[str | None, tyro.conf.Positional] = None
-    """cifar10; imagenet, imagenette, voc: look through their folders; nothing lists them all."""
+    """cifar10, glue; imagenet, imagenette, voc: look through folders; nothing lists them all."""
+    tasks: tuple[str, ...] = ()
+    """Tasks of GLUE, by the package `datasets`; all by default."""
     data: str | None = None
     """Folder of the data sets; else $SURGE_DATA, else ./data."""
     url: str | None = None
@@ -67,6 +70,8 @@ class DataCommand:
                 count = sum(len(labels) for labels in found.labels)
                 text = f"{name}: {len(found):,} images with {count:,} objects in {found.root}"
                 console.print(text, markup=False, soft_wrap=True)
+        elif self.name == "glue":
+            self._glue(root, console)
         elif self.name == "digits":
             console.print("The digits come with scikit-learn; there is nothing to download.")
         else:
@@ -75,6 +80,15 @@ class DataCommand:
                 f"Known: {', '.join(SETS)}."
             )
         return 0
+
+    def _glue(self, root: Path, console: Console) -> None:
+        """Fetch what is missing of the wanted tasks."""
+        from surge.data.glue import TASKS, get_task
+        from surge.data.glue_hub import fetch
+
+        for task in [get_task(name) for name in self.tasks or TASKS]:
+            for path in fetch(task, root):
+                console.print(f"{task.name}: {path}", markup=False, soft_wrap=True)
 
 
 def _listed(root: Path) -> list[dict[str, object]]:
@@ -93,7 +107,24 @@ def _listed(root: Path) -> list[dict[str, object]]:
     state = "comes with scikit-learn" if known else "scikit-learn is not installed"
     hint = "" if known else "pip install 'surge-bnn[demo]'"
     rows.append({"data set": "digits", "found": state, "to get it": hint})
-    return [*rows, *(_tree(root, name) for name in TREES), _devkit(root)]
+    return [*rows, *(_tree(root, name) for name in TREES), _devkit(root), _texts(root)]
+
+
+def _texts(root: Path) -> dict[str, object]:
+    """Say which tasks of GLUE are there."""
+    from surge.data.glue import TASKS, find_file
+    from surge.errors import DataNotFoundError
+
+    there = []
+    for task in TASKS.values():
+        try:
+            for part in ("train", *task.tests):
+                find_file(root, task, part)
+        except DataNotFoundError:
+            continue
+        there.append(task.name)
+    hint = "" if len(there) == len(TASKS) else f"surge data glue --data {root}"
+    return {"data set": "glue", "found": ", ".join(there) or "not there", "to get it": hint}
 
 
 def _devkit(root: Path) -> dict[str, object]:
