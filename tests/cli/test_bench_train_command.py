@@ -64,6 +64,7 @@ def test_bars_for_one_batch(tmp_path):
         (("--variants", "tide"), 'Did you mean "tied"?'),
         (("--modes", "captured"), "needs a CUDA GPU"),
         (("--modes", "eagre"), 'Did you mean "eager"?'),
+        (("--profile",), "leave it out on a CPU"),
     ],
 )
 def test_wrong_words_are_one_line(arguments, words, capsys):

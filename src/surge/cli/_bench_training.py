@@ -13,6 +13,7 @@ from surge.cli.console import print_table, progress
 from surge.errors import ConfigError, did_you_mean
 from surge.study import figures, speed_table, training_speed
 from surge.study.speed_figures import draw
+from surge.study.step_profile import Share, profile
 from surge.study.timing import interleaved
 from surge.study.training_speed import MODES, NETWORKS, VARIANTS, Ceilings, Row, Step
 from surge.train.run import describe_environment
@@ -36,6 +37,10 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
                 raise ConfigError(f'There is no {what} "{name}".{hint} Known: {", ".join(known)}.')
     if "captured" in modes and device.type != "cuda":
         raise ConfigError("A captured step needs a CUDA GPU; leave it out with --modes eager.")
+    if command.profile and device.type != "cuda":
+        raise ConfigError("--profile looks at the kernels of a GPU; leave it out on a CPU.")
+    if command.results is not None:
+        command.results.mkdir(parents=True, exist_ok=True)
     if "literal" in command.variants:
         training_speed.literal()
     environment = describe_environment(device, 0, commit=command.commit, command="bench train")
@@ -55,7 +60,9 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
     with progress(console, "training steps", total=len(jobs)) as advance:
         for name, batch, mode in jobs:
             wanted = [v for v in command.variants if v != "literal" or mode == "eager"]
-            found = _measure(command, name, batch, mode, wanted, device, ceilings, environment)
+            found = _measure(
+                command, name, batch, mode, wanted, device, ceilings, environment, console
+            )
             _store(found, command)
             rows += found
             advance(f"{name} {mode}, batch {batch}")
@@ -70,7 +77,6 @@ def _store(rows: list[Row], command: BenchTrainCommand) -> None:
     """Append what is measured at once: a later failure loses nothing."""
     if command.results is None:
         return
-    command.results.mkdir(parents=True, exist_ok=True)
     with (command.results / "training.jsonl").open("a") as file:
         file.writelines(json.dumps(row.as_dict()) + "\n" for row in rows)
 
@@ -84,6 +90,7 @@ def _measure(
     device: torch.device,
     ceilings: Ceilings | None,
     environment: dict[str, object],
+    console: Console,
 ) -> list[Row]:
     steps: dict[str, Step] = {}
     facts: dict[str, tuple[int | None, int, int]] = {}
@@ -99,6 +106,8 @@ def _measure(
         facts[variant] = (training_speed.peak_bytes(step, before), saved, flops)
         steps[variant] = step
     timings = interleaved(steps, seconds=command.seconds)
+    if command.profile:
+        _profile(command, steps, console)
     rows = []
     for variant, step in steps.items():
         peak, saved, flops = facts[variant]
@@ -123,6 +132,19 @@ def _measure(
         )
     torch._dynamo.reset()
     return rows
+
+
+def _profile(command: BenchTrainCommand, steps: dict[str, Step], console: Console) -> None:
+    """Print what the kernels of every step take, and store it."""
+    shares = [
+        Share(step.name, variant, step.mode, kind, count, time)
+        for variant, step in steps.items()
+        for kind, (count, time) in profile(step).items()
+    ]
+    print_table(console, [share.as_dict() for share in shares], title="microseconds per step")
+    if command.results is not None:
+        with (command.results / "profile.jsonl").open("a") as file:
+            file.writelines(json.dumps(share.as_dict()) + "\n" for share in shares)
 
 
 def _show(rows: list[Row], console: Console) -> None:

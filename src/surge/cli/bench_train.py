@@ -39,6 +39,8 @@ class BenchTrainCommand:
     """cuda or cpu; by default a GPU if there is one."""
     seconds: float = 6.0
     """Time to measure each network and mode for, all variants together."""
+    profile: bool = False
+    """Also say which kernels a step consists of, by what they do (GPU)."""
     out: Path = Path("runs/bench")
     """Folder for the picture and its numbers."""
     json: Path | None = None

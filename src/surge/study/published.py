@@ -9,7 +9,7 @@ from pathlib import Path
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.study import latency_table, results, scaling, speed_table
+from surge.study import latency_table, results, scaling, speed_table, step_profile
 from surge.study.markers import replaced
 from surge.study.rest_table import section as rest_section
 from surge.study.results import Result
@@ -89,7 +89,7 @@ PAGES: dict[str, dict[str, Section]] = {
     },
     "docs/deploying.md": {"inference": latency_table.section, "rest": rest_section},
     "docs/distributed.md": {"scaling": scaling.section},
-    "docs/performance.md": {"training": speed_table.section},
+    "docs/performance.md": {"training": speed_table.section, "profile": step_profile.section},
 }
 """What every page shows."""
 
