@@ -136,3 +136,13 @@ def test_workers_do_not_touch_the_random_numbers_of_the_steps(files):
     loader = StreamLoader(files, TRAIN, workers=1, batch_size=24, shuffle=True)
     next(iter(loader.batches(0)))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_jitter_changes_images_only_where_it_is_on(files):
+    options = {"batch_size": 4, "seed": 0, "shuffle": True}
+    plain, again, changed = (
+        next(iter(resident(files, CropSettings(32, train=True, jitter=on), **options).batches(0)))
+        for on in ((), (), (0.2, 0.2, 0.2, 0.1))
+    )
+    assert torch.equal(plain[0], again[0]) and torch.equal(plain[1], changed[1])
+    assert not torch.allclose(plain[0], changed[0], atol=0.01)

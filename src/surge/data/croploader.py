@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from surge.data.augment import normalize
+from surge.data.colours import draw_colours, jitter
 from surge.data.crops import (
     MARGIN,
     central_box,
@@ -32,6 +33,8 @@ from surge.errors import ConfigError
 
 STEP = 32
 """The networks for photographs halve the resolution five times."""
+FINISH = 7
+"""Numbers that finish an image: three for its lighting, four for its colours."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class CropSettings:
     """Least and largest share of the area of a random crop."""
     lighting: bool = False
     """PCA lighting of random crops."""
+    jitter: tuple[float, ...] = ()
+    """Largest changes of brightness, contrast, saturation and hue of random crops; () for none."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -55,10 +60,15 @@ class CropSettings:
             )
         if not 0 < self.scale[0] <= self.scale[1]:
             raise ConfigError(f"scale={self.scale} is not accepted: need 0 < least <= largest.")
+        if self.jitter and (len(self.jitter) != 4 or not 0 <= min(self.jitter) <= 1):
+            raise ConfigError(
+                f"jitter={self.jitter} is not accepted: need four numbers from 0 to 1, for "
+                "brightness, contrast, saturation and hue."
+            )
 
 
 class CropLoader(ResidentLoader):
-    """Crops from squares on the device; ``plan.offsets`` are boxes and three normals."""
+    """Crops from squares on the device; ``plan.offsets`` are boxes, three normals, four colours."""
 
     def __init__(self, dataset: ImageSet, crop: CropSettings, **options: Any) -> None:
         super().__init__(dataset, **options)
@@ -73,23 +83,27 @@ class CropLoader(ResidentLoader):
         if self.crop.train:
             draws, normals = draw_crops(self._count, epoch, self.seed)
             boxes = random_boxes(draws, height, width, self.crop.scale)
+            colours = draw_colours(self._count, epoch, self.seed)
         else:
             (top, down), (left, across) = (central_box(s, self.crop.size) for s in (height, width))
             box = torch.tensor([[top, left, down, across]], dtype=torch.float32)
             boxes, flips = box.repeat(self._count, 1), torch.zeros_like(flips)
-            normals = torch.zeros_like(boxes[:, :3])
-        return EpochPlan(plan.permutation, torch.cat([boxes, normals], 1), flips).to(self.device)
+            normals, colours = torch.zeros_like(boxes[:, :3]), torch.zeros_like(boxes)
+        numbers = torch.cat([boxes, normals, colours], 1)
+        return EpochPlan(plan.permutation, numbers, flips).to(self.device)
 
     def fetch(self, plan: EpochPlan) -> tuple[Tensor, Tensor]:
         """Make the batch for a part of a plan, entirely on the device."""
         images = self.images.index_select(0, plan.permutation)
-        boxes, normals = plan.offsets[:, :4], plan.offsets[:, 4:]
+        boxes, finish = plan.offsets[:, :4], plan.offsets[:, 4:]
         pixels = resample(images, boxes, plan.flips, self.crop.size, whole=not self.crop.train)
-        return self._finished(pixels, normals), self.labels.index_select(0, plan.permutation)
+        return self._finished(pixels, finish), self.labels.index_select(0, plan.permutation)
 
-    def _finished(self, pixels: Tensor, normals: Tensor) -> Tensor:
+    def _finished(self, pixels: Tensor, numbers: Tensor) -> Tensor:
+        if self.crop.train and self.crop.jitter:
+            pixels = jitter(pixels, numbers[:, 3:], self.crop.jitter)
         if self.crop.train and self.crop.lighting:
-            pixels = lighten(pixels, normals, self._basis)
+            pixels = lighten(pixels, numbers[:, :3], self._basis)
         return normalize(
             pixels, self._scale, self._shift, dtype=self.dtype, memory_format=self.memory_format
         )
@@ -130,10 +144,12 @@ class StreamLoader(CropLoader):
         """Return the decisions of a whole epoch, on the CPU, where the files are."""
         plan = epoch_plan(self._count, epoch, self.seed, padding=0, shuffle=self.shuffle)
         if not self.crop.train:
-            none = torch.zeros(self._count, 3, dtype=torch.float32)
+            none = torch.zeros(self._count, FINISH, dtype=torch.float32)
             return EpochPlan(plan.permutation, none, torch.zeros_like(plan.flips))
         draws, normals = draw_crops(self._count, epoch, self.seed)
-        return EpochPlan(plan.permutation, torch.cat([normals, draws], dim=1), plan.flips)
+        colours = draw_colours(self._count, epoch, self.seed)
+        numbers = torch.cat([normals, colours, draws], dim=1)
+        return EpochPlan(plan.permutation, numbers, plan.flips)
 
     def part(self, plan: EpochPlan, index: int) -> EpochPlan:
         """Put batch ``index`` of this rank into the window; the next ones are decoded meanwhile."""
@@ -154,15 +170,15 @@ class StreamLoader(CropLoader):
         self._next = (id(plan.permutation), index + 1)
         self._plan = plan  # so that no other plan can have its identity
         rows = torch.arange(len(mine), device=self.device)
-        normals = mine.offsets[:, :3].to(self.device, non_blocking=True)
-        return EpochPlan(rows, normals, mine.flips.to(self.device, non_blocking=True))
+        finish = mine.offsets[:, :FINISH].to(self.device, non_blocking=True)
+        return EpochPlan(rows, finish, mine.flips.to(self.device, non_blocking=True))
 
     def _tasks(self, plan: EpochPlan, first: int) -> Iterator[tuple[list[int], Any]]:
         for index in range(first, len(self)):
             mine = plan.part(*self.bounds(index))
             for start in range(0, len(mine), PIECE):
                 piece = mine.part(start, min(start + PIECE, len(mine)))
-                draws = piece.offsets[:, 3:].clone() if self.crop.train else None
+                draws = piece.offsets[:, FINISH:].clone() if self.crop.train else None
                 yield piece.permutation.tolist(), draws
 
     def fetch(self, plan: EpochPlan) -> tuple[Tensor, Tensor]:

@@ -1,9 +1,9 @@
 """ImageNet in one and in two stages, and the same rows on Imagenette, short.
 
 Every row has its authors' schedule where one is published. Rows without one (DoReFa, TBN, BNN,
-XNOR) use that of Bi-Real Net, on whose network they stand; BONN's is that of its ablations. IR-Net
-is here without its colour jitter. SURGE's own row is ReActNet's layer and network with RBONN's
-schedule, which is what the paper's text says; RBONN with SURGE stands beside it.
+XNOR) use that of Bi-Real Net, on whose network they stand; BONN's is that of its ablations. SURGE's
+own row is ReActNet's layer and network with RBONN's schedule, which is what the paper's text says;
+RBONN with SURGE stands beside it.
 
 Imagenette are ten classes of ImageNet, kept as squares of 96 pixels. Crops are resampled to 128
 (``--size``), so most are enlarged; batches are 128, runs 100 epochs; SGD's learning rate shrinks
@@ -99,6 +99,8 @@ PAPER = {
 """Top-1 accuracy that the paper prints, in percent."""
 
 FULL = DataSpec("imagenet", size=224, lighting=True)
+JITTER = (0.2, 0.2, 0.2, 0.1)
+"""IR-Net's changes of colour, instead of lighting."""
 SKIP = ("*downsample*",)
 
 
@@ -139,7 +141,7 @@ def _full() -> list[Recipe]:
         _one("bnn", BIREAL),
         _one("xnor", BIREAL),
         _one("bireal", BIREAL),
-        _one("irnet", IRNET),
+        replace(_one("irnet", IRNET), data=replace(FULL, lighting=False, jitter=JITTER)),
         _one("bonn", BONN),
         # The printed figure was trained with the rotation held constant in the backward.
         _one("rbnn", RBNN, detach_rotation=True),

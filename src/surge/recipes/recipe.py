@@ -56,6 +56,8 @@ class DataSpec:
     """Least and largest share of the area that a random crop has."""
     lighting: bool = False
     """PCA lighting."""
+    jitter: tuple[float, ...] = ()
+    """Largest changes of brightness, contrast, saturation and hue."""
     repeat: int = 1
     """Passes over the training set in one epoch (VOC)."""
     sizes: tuple[float, ...] = (1.0,)

@@ -64,7 +64,13 @@ def make_photo_loaders(
     scale = (spec.scale[0], spec.scale[-1])
     train = kind(
         sets[0],
-        CropSettings(spec.size, train=spec.augment, scale=scale, lighting=spec.lighting),
+        CropSettings(
+            spec.size,
+            train=spec.augment,
+            scale=scale,
+            lighting=spec.lighting,
+            jitter=tuple(spec.jitter),
+        ),
         batch_size=min(recipe.train.batch, len(sets[0])),
         seed=seed,
         shuffle=True,
