@@ -1,7 +1,7 @@
 """Verdicts about the paper's claims: they follow from the numbers, and causes from verdicts."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -12,6 +12,7 @@ from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Finding, Store
 from surge.study.results import append
 from surge.study.statistics import estimate
 from surge.study.stored_runs import open_run
+from surge.study.training_speed import Row
 from tests.study.run_folders import write_run
 from tests.study.stored import result
 
@@ -85,6 +86,18 @@ def test_large_fixed_scales_are_held_against_the_adaptive_one(tmp_path):
         append(tmp_path, result("resnet20-recu-surge", seed, 70.3, overrides=changed))
     found = measure(Stored(tmp_path, []))
     assert found.verdict == REPRODUCED and "0.5: -17.70" in found.words
+
+
+def test_cost_of_a_step_is_held_against_the_plain_one(tmp_path):
+    measure = findings.step_cost("resnet20", 1.25)
+    assert measure(Stored(tmp_path, ())).verdict == OPEN
+    plain = Row("resnet20", "plain", "captured", 8, 2.0, 4.0, 1, 1, 1, None, "X", "2", None)
+    for surged, verdict in ((2.4, REPRODUCED), (2.6, NOT)):
+        rows = (plain, replace(plain, variant="surge", step_ms=surged))
+        text = "".join(json.dumps(row.as_dict()) + "\n" for row in rows)
+        (tmp_path / "training.jsonl").write_text(text)
+        found = measure(Stored(tmp_path, ()))
+        assert found.verdict == verdict and f"surge, captured: {surged / 2:.2f}" in found.words
 
 
 def test_cause_is_shown_for_its_verdict_alone(tmp_path):

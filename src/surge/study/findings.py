@@ -14,7 +14,7 @@ from typing import Any
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.study import results
+from surge.study import results, speed_table
 from surge.study.markers import replaced
 from surge.study.results import data_name
 from surge.study.statistics import Estimate, estimate
@@ -72,6 +72,20 @@ def judged(value: Estimate | None, unit: str, *, claimed: int = 1) -> Measured:
     if low * claimed > 0 and high * claimed > 0:
         return Measured(words, REPRODUCED)
     return Measured(words, OPPOSITE if low * claimed < 0 and high * claimed < 0 else NOT)
+
+
+def step_cost(network: str, claimed: float) -> Callable[[Stored], Measured]:
+    """Measure the time of a step with SURGE over one without, as printed and as done here."""
+
+    def measure(stored: Stored) -> Measured:
+        found = speed_table.over_plain(speed_table.read(stored.folder), network)
+        if ("surge", "captured") not in found:
+            return Measured("nothing stored yet", OPEN)
+        words = ", ".join(f"{v}, {mode}: {ratio:.2f}" for (v, mode), ratio in found.items())
+        verdict = REPRODUCED if found["surge", "captured"] <= claimed else NOT
+        return Measured(words, verdict)
+
+    return measure
 
 
 def gain(model: str, *, base: str = "recu", table: str = "cifar10") -> Callable[[Stored], Measured]:

@@ -42,6 +42,16 @@ def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
+def over_plain(rows: Sequence[Row], network: str) -> dict[tuple[str, str], float]:
+    """Return (variant, mode) of a network: its time over the plain step's in that mode."""
+    times = {(r.variant, r.mode): r.step_ms for r in rows if r.network == network}
+    return {
+        (variant, mode): times[variant, mode] / times["plain", mode]
+        for variant, mode in (PAPER_FORM, ("surge", "captured"), ("tied", "captured"))
+        if {(variant, mode), ("plain", mode)} <= times.keys()
+    }
+
+
 def section(folder: Path) -> str:
     """Return all stored steps, network by network."""
     stored = read(folder)
