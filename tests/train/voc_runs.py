@@ -53,10 +53,10 @@ def small_detectors():
         yield
 
 
-def train(*words, data, out, epochs=1, limit=2, size=96, batch=2):
+def train(*words, data, out, epochs=1, limit=2, size=96, batch=2, device="cpu"):
     """Run ``surge train`` with small detectors; return its exit code."""
     settings = ["--short", "--epochs", epochs, "--limit", limit, "--size", size, "--batch", batch]
-    places = ["--data", data, "--results", out / "results", "--device", "cpu", "--save-every", 0]
+    places = ["--data", data, "--results", out / "results", "--device", device, "--save-every", 0]
     if "--resume" not in words:
         places += [*settings, "--out", out / "run"]
     with small_detectors(), mock.patch.object(_training, "load_sets", cached_sets):
