@@ -28,7 +28,7 @@ def test_first_loss_is_that_of_a_cpu(tmp_path, data_dir):
         words = ["voc-float", "--precision", "fp32"]
         assert train(*words, data=data_dir, out=out, device=device) == 0
         found.append(metrics(out)[0]["train_loss"])
-    assert found[1] == pytest.approx(found[0], rel=0.1)  # other anchors are drawn
+    assert found[1] == pytest.approx(found[0], rel=0.2)  # other anchors are drawn
 
 
 def test_resumed_run_ends_as_the_whole_one(tmp_path, data_dir):
