@@ -92,7 +92,8 @@ def add_facts(path: Path, facts: Mapping[str, str]) -> None:
     """Write further entries into the metadata of a packed file; its checksum is made anew."""
     from safetensors.numpy import load
 
-    from surge.export.container import to_bytes, write_whole
+    from surge.export.container import to_bytes
+    from surge.files import write_whole
 
     content = path.read_bytes()
     size = int.from_bytes(content[:8], "little")

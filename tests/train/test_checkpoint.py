@@ -8,9 +8,10 @@ import pickle
 import pytest
 import torch
 
+from surge import files
 from surge.errors import CheckpointMismatchError
-from surge.train import checkpoint
-from surge.train.checkpoint import atomic, found, load_newest, save
+from surge.files import atomic
+from surge.train.checkpoint import found, load_newest, save
 from tests.train.small import CPU, make_trainer, small_recipe, weights
 
 STATE = {"recipe": "digits-cnn-recu", "values": torch.arange(5.0)}
@@ -47,7 +48,7 @@ def test_save_keeps_the_newest_two(tmp_path):
 
 
 def test_save_removes_what_a_killed_process_left(tmp_path):
-    (tmp_path / "epoch-00001.ptxyz.part").write_bytes(b"half")
+    (tmp_path / ".epoch-00001.pt.xyz.part").write_bytes(b"half")
     save(tmp_path, STATE, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch-00002.pt"]
 
@@ -57,17 +58,17 @@ def test_files_are_readable_by_others(tmp_path):
 
 
 def fails_on_replace(monkeypatch):
-    monkeypatch.setattr(checkpoint.os, "replace", full_disk)
+    monkeypatch.setattr(files.os, "replace", full_disk)
 
 
 def fails_on_write(monkeypatch):
     monkeypatch.setattr(
-        checkpoint.os, "fdopen", lambda handle, mode: FullFile(handle, mode.replace("b", ""))
+        files.os, "fdopen", lambda handle, mode: FullFile(handle, mode.replace("b", ""))
     )
 
 
 def fails_on_sync(monkeypatch):
-    monkeypatch.setattr(checkpoint.os, "fsync", full_disk)
+    monkeypatch.setattr(files.os, "fsync", full_disk)
 
 
 @pytest.mark.parametrize("fails", [fails_on_replace, fails_on_write, fails_on_sync])

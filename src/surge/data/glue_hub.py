@@ -1,13 +1,12 @@
 """GLUE through the package ``datasets``: written once as the official files that all code reads."""
 
-import os
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from surge.data.glue import Task
 from surge.errors import DataNotFoundError, MissingDependencyError
+from surge.files import write_whole
 
 HUB = "nyu-mll/glue"
 TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis")}
@@ -46,7 +45,8 @@ def fetch(task: Task, root: Path) -> list[Path]:
                     f"datasets could not get {PARTS[part]} of {HUB}, {task.name} ({error}). Put "
                     f"the official file at {path}."
                 ) from error
-            _write(path, lines(rows, task))
+            text = "".join(f"{line}\n" for line in lines(rows, task))
+            write_whole(path, text.encode())
         written.append(path)
     return written
 
@@ -68,16 +68,3 @@ def _label(value: Any, names: list[str] | None, task: Task) -> str:
     if names is not None and set(names) == set(task.labels):
         return names[int(value)]
     return str(value)
-
-
-def _write(path: Path, content: Iterable[str]) -> None:
-    """Write a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in content)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise

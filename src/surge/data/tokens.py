@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-import os
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from surge.data.glue import Examples, Task, find_file, read_examples
 from surge.data.integrity import sha256_of_file
 from surge.data.textset import TextSet
 from surge.errors import ConfigError, MissingDependencyError
+from surge.files import write_whole
 
 FORMAT = 1
 CACHE = ".tokens"
@@ -144,15 +144,5 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, arrays: dict[str, Any]) -> None:
     """Store atomically; without the right to write here every run tokenises for itself."""
-    try:
-        path.parent.mkdir(exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-    except OSError:
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(save_arrays(arrays))
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
+    with suppress(OSError):
+        write_whole(path, save_arrays(arrays))

@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from safetensors.numpy import save
@@ -43,16 +40,3 @@ def seal(content: bytes) -> bytes:
 
 def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that nobody ever sees half of it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

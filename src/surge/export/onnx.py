@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ExportError, MissingDependencyError
-from surge.export.container import write_whole
 from surge.export.deploy import deployed, exported, one_tensor, target_path
+from surge.files import write_whole
 
 INPUT, OUTPUT = "input", "output"
 """Names of the two ends of every exported network."""

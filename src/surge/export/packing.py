@@ -10,13 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError, ExportError, did_you_mean
-from surge.export.container import to_bytes, write_whole
+from surge.export.container import to_bytes
 from surge.export.encode import encode
 from surge.export.fold import fold
 from surge.export.lower import Lowering
 from surge.export.pixels import fold_pixels
 from surge.export.tokens import with_one_input
 from surge.export.trace import trace
+from surge.files import write_whole
 from surge.summary import Rest
 
 

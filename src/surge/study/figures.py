@@ -10,8 +10,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surge.errors import MissingDependencyError
+from surge.files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -255,7 +254,7 @@ def save(figure: Figure, rows: Sequence[Row], path: Path | str, *, dpi: int = 16
     with look():
         figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     table = write_csv(rows, picture.with_suffix(".csv"))
-    _replace(picture, buffer.getvalue())
+    write_whole(picture, buffer.getvalue())
     return [picture, table]
 
 
@@ -266,24 +265,9 @@ def write_csv(rows: Sequence[Row], path: Path | str) -> Path:
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return _replace(Path(path), text.getvalue().encode())
+    return write_whole(Path(path), text.getvalue().encode())
 
 
 def write_json(value: object, path: Path | str) -> Path:
     """Write a value as indented JSON, atomically."""
-    return _replace(Path(path), (json.dumps(value, indent=2) + "\n").encode())
-
-
-def _replace(path: Path, content: bytes) -> Path:
-    """Put ``content`` at ``path`` in one step: a crash or a full disk leaves the old file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    return write_whole(Path(path), (json.dumps(value, indent=2) + "\n").encode())

@@ -16,11 +16,11 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from surge.files import atomic
 from surge.study.figures import ArmStyle, Row
 from surge.study.report_chart import Bars, Chart, bars_html, chart_html
 from surge.study.report_style import STYLE
 from surge.study.report_svg import inline_svg, themed
-from surge.train.checkpoint import atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from surge.files import atomic
 from surge.study import figures
 from surge.study.figures import COLOURS, Row, arm_style
 from surge.study.toy import OPTIMUM, Array, Log, beale
 from surge.study.toy_claims import FLOOR, Claim, representative
-from surge.train.checkpoint import atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,43 +1,23 @@
 """Checkpoints that survive a kill, a full disk and a torn write."""
 
 import io
-import os
 import pickle
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
 from surge.errors import CheckpointMismatchError
+from surge.files import UNFINISHED, atomic
 
 FORMAT = 1
 KEPT = 2
 
 
-@contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
-    """Open a file for writing so that at any moment the old or the new content is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # made for the owner alone
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def save(folder: Path, state: dict[str, Any], epoch: int) -> Path:
     """Write ``epoch-00012.pt`` (epochs done) and remove all but the newest few."""
     path = folder / f"epoch-{epoch:05d}.pt"
-    for left in folder.glob("*.part"):  # of a process that was killed while writing
+    for left in folder.glob(f".*{UNFINISHED}"):  # of a process that was killed while writing
         left.unlink()
     # Not straight into the file: torch turns a full disk into an error of its own.
     buffer = io.BytesIO()

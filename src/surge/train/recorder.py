@@ -15,8 +15,8 @@ from torch import Tensor
 from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.premises import measure_premises
 from surge.errors import ConfigError
+from surge.files import atomic
 from surge.layers.base import BinaryLayer
-from surge.train.checkpoint import atomic
 from surge.train.dose import _undisturbed
 from surge.train.record import Probe
 from surge.train.run import RunFolder

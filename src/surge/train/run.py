@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from surge.errors import CheckpointMismatchError, ConfigError
+from surge.files import atomic
 from surge.recipes import serial
 from surge.recipes.recipe import Recipe
-from surge.train.checkpoint import atomic, found
+from surge.train.checkpoint import found
 
 
 @dataclass(frozen=True)

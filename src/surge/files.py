@@ -1,0 +1,37 @@
+"""Files that are written whole or not at all."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+UNFINISHED = ".part"
+"""How the name of a file ends that is still being written."""
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing so that at any moment the old or the new content is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(
+        dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
+    )
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # made for the owner alone
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, content: bytes) -> Path:
+    """Put ``content`` at ``path`` in one step: a crash or a full disk leaves the old file."""
+    with atomic(path) as file:
+        file.write(content)
+    return path

@@ -1,0 +1,24 @@
+"""Files that are written whole or not at all."""
+
+import pytest
+
+from surge.files import atomic, write_whole
+
+
+def test_content_appears_in_one_step(tmp_path):
+    path = tmp_path / "new" / "file"
+    with atomic(path) as file:
+        file.write(b"half")
+        assert not path.exists()
+        file.write(b" and half")
+    assert path.read_bytes() == b"half and half"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    path = write_whole(tmp_path / "file", b"old")
+    with pytest.raises(RuntimeError, match="torn"), atomic(path) as file:
+        file.write(b"new")
+        raise RuntimeError("torn")
+    assert path.read_bytes() == b"old"
+    assert [found.name for found in tmp_path.iterdir()] == ["file"]
