@@ -11,7 +11,7 @@ from torch import nn
 import surge
 from surge.errors import ConfigError
 from surge.layers import BinaryEmbedding, BinaryLinear
-from surge.methods.rbonn import bilinear_weight
+from surge.methods.rbonn import bilinear_weight, ranks
 from tests.methods.reference import CASES, check_packed, close, compute, make, run, sign, triangle
 
 UNIT, PENALTY = 0.02, 1e-4
@@ -244,3 +244,9 @@ def test_rbonn_rejects_bad_options(options):
 def test_rbonn_operator_passes_opcheck():
     weight, scale = torch.randn(3, 2, 2), torch.rand(3, 1, 1)
     torch.library.opcheck(bilinear_weight, (weight.requires_grad_(), scale.requires_grad_()))
+
+
+@pytest.mark.parametrize("count", [1, 7, 64])
+def test_ranks_are_those_of_a_stable_sort(count):
+    x = torch.randint(0, 9, (count,), generator=torch.Generator().manual_seed(count)).float()
+    assert torch.equal(ranks(x), x.argsort(stable=True).argsort())
