@@ -119,9 +119,14 @@ AlignedMemory make_table(const Container& file, const Node& node, const Shape& i
 }
 
 void bits_row(const uint8_t* table, int64_t row, float scale, int64_t channels, float* out) {
-    int64_t bit = row * channels;
-    for (int64_t c = 0; c < channels; ++c, ++bit)
-        out[c] = table[bit >> 3] >> (bit & 7) & 1 ? scale : -scale;
+    const float values[2] = {-scale, scale};
+    int64_t bit = row * channels, c = 0;
+    for (; c < channels && (bit & 7); ++c, ++bit) out[c] = values[table[bit >> 3] >> (bit & 7) & 1];
+    for (; c + 8 <= channels; c += 8, bit += 8) {
+        uint32_t byte = table[bit >> 3];
+        for (int i = 0; i < 8; ++i) out[c + i] = values[byte >> i & 1];
+    }
+    for (; c < channels; ++c, ++bit) out[c] = values[table[bit >> 3] >> (bit & 7) & 1];
 }
 
 }  // namespace surge

@@ -53,21 +53,24 @@ void bound_counts(BinaryFilters& filters, const std::vector<int32_t>& lowest,
         }
 }
 
-// Without groups, the kernel that makes the sums also writes bits.
+// Without groups, the kernel that makes the sums also writes bits: signs of the values, or, where
+// nobody wants these, whatever whole numbers decide.
 void choose_fused(const Plan& plan, Step& step, const Node& op, int64_t depth) {
     if (op.groups != 1) return;
-    for (int index : step.sinks)
-        if (plan.sinks[size_t(index)].groups == 1 &&
-            plan.sinks[size_t(index)].rule == BitRule::Sign) {
-            step.fused = index;
-            break;
-        }
-    bool only_bits = step.fused >= 0 && step.sinks.size() == 1 && op.residual < 0 &&
-                     plan.value_buffer[size_t(step.output)] < 0 && !step.pulled;
-    if (!only_bits) return;
-    std::vector<int32_t> lowest, highest;
-    find_thresholds(op, plan.sinks[size_t(step.fused)].shift, depth, lowest, highest);
-    if (!lowest.empty()) bound_counts(step.binary, lowest, highest);
+    bool alone = step.sinks.size() == 1 && op.residual < 0 && !step.pulled &&
+                 plan.value_buffer[size_t(step.output)] < 0;
+    for (int index : step.sinks) {
+        const SignSink& sink = plan.sinks[size_t(index)];
+        bool above = sink.rule == BitRule::Above;
+        if (sink.groups != 1 || (!above && sink.rule != BitRule::Sign)) continue;
+        std::vector<int32_t> lowest, highest;
+        if (alone)
+            find_thresholds(op, sink.shift, above ? &sink.limit : nullptr, depth, lowest, highest);
+        if (!lowest.empty()) bound_counts(step.binary, lowest, highest);
+        if (above && lowest.empty()) continue;
+        step.fused = index;
+        return;
+    }
 }
 
 int64_t chunk_of(int64_t filters, int64_t columns) {

@@ -13,13 +13,14 @@ constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
 struct Epilogue {
     const Node& node;
     const std::vector<float>& shift;
+    const float* limit;
 
     bool positive(size_t c, int64_t sum) const {
         float t = float(sum) * node.scale[c];
         t = t + node.bias[c];
         t = activated(c, t);
         if (!shift.empty()) t = t + shift[c];
-        return t >= 0.0f;
+        return limit ? t > *limit : t >= 0.0f;
     }
 
     float activated(size_t c, float t) const {
@@ -89,13 +90,13 @@ void find_interval(const Epilogue& epilogue, size_t c, int64_t depth, int32_t& l
 
 }  // namespace
 
-void find_thresholds(const Node& node, const std::vector<float>& shift, int64_t depth,
-                     std::vector<int32_t>& lowest, std::vector<int32_t>& highest) {
-    Epilogue epilogue = {node, shift};
+void find_thresholds(const Node& node, const std::vector<float>& shift, const float* limit,
+                     int64_t depth, std::vector<int32_t>& lowest, std::vector<int32_t>& highest) {
+    Epilogue epilogue = {node, shift, limit};
     bool interval = node.activation.kind == ActivationKind::Between;
     auto positive = [](float s) { return s > 0.0f; };
     bool growing = std::all_of(node.scale.begin(), node.scale.end(), positive);
-    if (interval ? !shift.empty() || !growing : !epilogue.monotone()) return;
+    if (interval ? !shift.empty() || limit || !growing : !epilogue.monotone()) return;
     size_t channels = node.scale.size();
     lowest.assign(channels, kLeast);
     highest.assign(channels, kMost);

@@ -9,9 +9,9 @@
 namespace surge {
 
 // For every channel the sums of products, within [-depth, depth], for which the epilogue of a
-// binary convolution plus `shift` (empty: none) is not negative: lowest <= sum <= highest. Both stay
-// empty where the epilogue is not monotone.
-void find_thresholds(const Node& node, const std::vector<float>& shift, int64_t depth,
-                     std::vector<int32_t>& lowest, std::vector<int32_t>& highest);
+// binary convolution plus `shift` (empty: none) is not negative, or above `limit` where one is
+// given: lowest <= sum <= highest. Both stay empty where the epilogue is not monotone.
+void find_thresholds(const Node& node, const std::vector<float>& shift, const float* limit,
+                     int64_t depth, std::vector<int32_t>& lowest, std::vector<int32_t>& highest);
 
 }  // namespace surge

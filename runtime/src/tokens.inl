@@ -31,9 +31,9 @@ inline float lane_largest(const float* lanes) {
 }
 
 // e^x = 2^k e^r with |r| <= ln(2) / 2: k by rounding, a polynomial for e^r, k into the exponent.
-// Below -87.3 and for a NaN it is 0, above 88 it stays what it is there.
+// Below -75 and for a NaN it is 0, so that no share of it is denormal; above 88 it stays.
 inline float exp_of(float x) {
-    constexpr float kLowest = -87.3f, kHighest = 88.0f, kRounding = 12582912.0f;
+    constexpr float kLowest = -75.0f, kHighest = 88.0f, kRounding = 12582912.0f;
     float t = x > kLowest ? x : kLowest;
     t = t < kHighest ? t : kHighest;
     float shifted = t * 1.44269502f + kRounding;

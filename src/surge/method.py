@@ -160,6 +160,10 @@ class Method(nn.Module):
         """
         return False
 
+    two_levels: ClassVar[bool] = False
+    """Whether inputs have two values of any size, such as 0 and a, and weights one magnitude. In
+    evaluation the layer then sums whole numbers, as the engine does."""
+
     def output_scale(self) -> Tensor | None:
         """Return the learnable factor per output feature, as a vector, if there is one."""
         return None

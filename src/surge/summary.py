@@ -37,10 +37,11 @@ def summary(
     """Count what a model stores and computes, by one forward in eval mode without side effects.
 
     On disk: weights of k bits take k bits each, without gaps, rounded up to a byte once per
-    layer, and one fp32 scale per output feature, which learnt levels of inputs are part of. Other tensors of two and more dimensions are
-    stored as ``rest`` says (int8: one fp32 scale per row), vectors in fp32. A BatchNorm is two
-    values per channel, and takes over scale and bias of a layer whose output it gets directly.
-    What training alone needs (auxiliary paths, schedules) is not counted.
+    layer, and one fp32 scale per output feature, which learnt levels of inputs are part of. Other
+    tensors of two and more dimensions are stored as ``rest`` says (int8: one fp32 scale per row),
+    vectors in fp32. A BatchNorm is two values per channel, and takes over scale and bias of a layer
+    whose output it gets directly. What training alone needs (auxiliary paths, schedules) is not
+    counted.
 
     MACs are those of convolutions and linear layers for the whole example, so give it a batch of
     one. Products of two activations belong to no weighted layer: those of a transformers BERT's

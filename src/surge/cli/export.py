@@ -61,6 +61,10 @@ class ExportCommand:
             console.print(sentence, markup=False)
         # Zeros would hide a mistake: with them all signs are the same.
         probe = torch.randn(example.shape, generator=torch.Generator().manual_seed(0))
+        if not example.is_floating_point():
+            if self.to != "surge":
+                raise ConfigError(f"A BERT is packed for our engine only, not --to {self.to}.")
+            probe = example
         beside = self.run_folder if self.run_folder.is_dir() else self.run_folder.parent
         target = self.out or beside / f"model{SUFFIXES[self.to]}"
         written: object
@@ -99,7 +103,7 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
         folder, recipe, environment = RunFolder.open(path)
         state, sentences = load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
         accuracy, seed = _accuracy(folder, int(state["epoch"])), int(environment["seed"])
-    example, facts = _data_facts(recipe.data.name)
+    example, facts = _data_facts(recipe.data.name, recipe.data.length)
     if recipe.data.size is not None:
         example = torch.zeros(1, 3, recipe.data.size, recipe.data.size)
     model, _ = build_network(recipe, seed, example)
@@ -160,14 +164,19 @@ def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> 
     )
 
 
-def _data_facts(name: str) -> tuple[Any, dict[str, Any]]:
+def _data_facts(name: str, length: int | None) -> tuple[Any, dict[str, Any]]:
     """Return an example input of a data set, its class names and its preprocessing."""
     import torch
 
     from surge.data.cifar10 import CLASSES
     from surge.data.folders import IMAGENETTE
+    from surge.data.glue import get_task
     from surge.data.imageset import HALF, IMAGENET
     from surge.errors import ExportError
+
+    if length is not None:
+        tokens = torch.zeros(1, 3, length, dtype=torch.long)
+        return tokens, {"classes": get_task(name).labels or None}
 
     known: dict[str, Any] = {
         "imagenet": ((3, 224, 224), tuple(str(number) for number in range(1000)), IMAGENET),

@@ -53,6 +53,12 @@ class BinaryLayer(nn.Module):
 
     def product(self, binary: Tensor, weight: Tensor) -> Tensor:
         """Multiply by a binarised weight; a scale inside it acts on the exact sum of +-1."""
+        if self.method.two_levels and not self.training and binary.numel():
+            high_x, high_w = (t.detach().abs().amax() for t in (binary, weight))
+            unit_x, unit_w = (
+                t / torch.where(h > 0, h, 1) for t, h in ((binary, high_x), (weight, high_w))
+            )
+            return self.multiply(unit_x, unit_w) * (high_x * high_w)
         if not self.method.scales_signs():
             return self.multiply(binary, weight)
         kind = binary.device.type

@@ -82,6 +82,7 @@ class BinaryBERT(Method):
     """
 
     for_transformers = True
+    two_levels = True
     attention = ElasticAttention
 
     level: Elastic | None

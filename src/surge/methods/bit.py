@@ -54,6 +54,7 @@ class BiT(Method):
 
     for_transformers = True
     relu_feed_forward = True
+    two_levels = True
     attention = ElasticAttention
 
     shift: nn.Parameter | None
