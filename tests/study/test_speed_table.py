@@ -31,4 +31,6 @@ def test_section_shows_the_newest_of_each_kind(tmp_path):
     (tmp_path / "training.jsonl").write_text(text)
     section = speed_table.section(tmp_path)
     assert section.count("| surge |") == 1 and "| 9.00 |" not in section
-    assert "**resnet20**" in section and section.endswith("One X, torch 2, bf16 autocast.\n")
+    assert "**resnet20, batch 256**" in section and section.endswith(
+        "One X, torch 2, bf16 autocast.\n"
+    )

@@ -53,17 +53,20 @@ def over_plain(rows: Sequence[Row], network: str) -> dict[tuple[str, str], float
 
 
 def section(folder: Path) -> str:
-    """Return all stored steps, network by network."""
+    """Return all stored steps, by network and batch."""
     stored = read(folder)
     if not stored:
         return "Nothing is stored yet.\n"
     parts = []
     for name in NETWORKS:
-        lines = [line(row, stored) for row in stored if row.network == name]
-        if lines:
-            parts += [f"**{name}**\n", f"| {' | '.join(lines[0])} |"]
-            parts += [f"| --- | --- |{' ---: |' * (len(lines[0]) - 2)}"]
-            parts += [*(f"| {' | '.join(cells.values())} |" for cells in lines), ""]
+        rows = [row for row in stored if row.network == name]
+        for batch in sorted({row.batch for row in rows}):
+            lines = [line(row, stored) for row in rows if row.batch == batch]
+            columns = [c for c in lines[0] if c not in ("batch", "saved MB")]  # a page is narrow
+            parts += [f"**{name}, batch {batch}**\n", f"| {' | '.join(columns)} |"]
+            parts += [f"| --- | --- |{' ---: |' * (len(columns) - 2)}"]
+            parts += [f"| {' | '.join(cells[c] for c in columns)} |" for cells in lines]
+            parts.append("")
     used = {
         n: ", ".join(sorted({str(getattr(r, n)) for r in stored})) for n in ("hardware", "torch")
     }
