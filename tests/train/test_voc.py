@@ -12,9 +12,10 @@ from surge.layers.hooks import binary_layers
 from surge.models import plain_resnet
 from surge.recipes import list_recipes
 from surge.train import checkpoint
-from surge.train.detect_build import new_detector
+from surge.train.detect_build import build_detector, new_detector
 from surge.train.run import RunFolder
 from tests.nets import assert_same_tensors
+from tests.train.losses import double_precision
 from tests.train.voc_runs import losses, metrics, others_of, small_detectors, stored, train
 
 pytestmark = pytest.mark.usefixtures("torchvision")
@@ -94,6 +95,17 @@ def test_second_stage_begins_with_the_first_and_is_binary_in_more_places(runs):
     assert len(first) == 16 and all(name.startswith("backbone.body.stages") for name in first)
     more = second - first
     assert first < second and "rpn.head.conv" in more and len(more) == 9
+
+
+def test_new_scales_of_a_stage_have_the_size_of_its_weights_and_learned_ones_stay(runs):
+    _, recipe, _ = RunFolder.open(runs[0] / "voc-ida" / "run")
+    held = state_of(runs[0] / "voc-backbone-ida", "voc-backbone-ida")["model"]
+    with small_detectors(), double_precision():
+        built = build_detector(recipe, 0).state_dict()
+    name = "backbone.body.stages.2.1.conv.method.scale"
+    assert torch.equal(built[name], held[name])
+    size = built["rpn.head.conv.weight"].abs().mean(dim=(1, 2, 3))
+    torch.testing.assert_close(0.02 * built["rpn.head.conv.method.scale"].abs(), size)
 
 
 @pytest.fixture(scope="module")

@@ -64,12 +64,13 @@ def learned(name, sets, folder, epochs, **others):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_twenty_images_are_learned_by_heart(torchvision, smaller, tmp_path, data_dir):
     spec = replace(get_recipe("voc-float").data, limit=20)
     images, _ = load_detection_sets(spec, data_dir)
     sets = (images, images)
-    real, precision = learned("voc-float", sets, tmp_path, 120)
+    real, precision = learned("voc-float", sets, tmp_path, 100)
     assert precision > 90
     first, _ = learned("voc-backbone-reactnet", sets, tmp_path, 40, start=real)
-    _, precision = learned("voc-reactnet", sets, tmp_path, 60, start=first)
+    _, precision = learned("voc-reactnet", sets, tmp_path, 50, start=first)
     assert precision > 80

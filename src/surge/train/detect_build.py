@@ -10,6 +10,11 @@ from torch import Tensor, nn
 
 from surge.convert import binarize_
 from surge.errors import CheckpointMismatchError, SurgeWarning
+from surge.functional import sign
+from surge.layers.hooks import binary_layers
+from surge.method import mean_magnitude
+from surge.methods.ida import IDa
+from surge.methods.rbonn import UNIT
 from surge.models.detector import (
     Detector,
     detector_scope,
@@ -48,6 +53,7 @@ def build_detector(recipe: Recipe, seed: int) -> Detector:
         model = new_detector(recipe, pretrained=pretrained, floats=floats)
     if begun is not None and begun[0].method is not None:
         _take_stage_(model, begun[1], recipe, str(start))
+    fit_scales_(model, learned=begun[1] if begun is not None else {})
     if options.get("backbone"):
         load_body_(model, backbone_state(Path(options["backbone"])))
     model.freeze_()
@@ -149,6 +155,18 @@ def _take_stage_(model: Detector, state: Mapping[str, Tensor], recipe: Recipe, w
                 f"{list(tensor.shape)} has no place there."
             )
         own[name].copy_(tensor)
+
+
+@torch.no_grad()
+def fit_scales_(model: Detector, learned: Mapping[str, Tensor]) -> None:
+    """Let scales of IDa-Det's layers that are not ``learned`` yet begin with their weights' size.
+
+    Drawn from N(0, 1), as its authors do, they would undo what layers without a norm have learned.
+    """
+    for name, layer in binary_layers(model):
+        if isinstance(layer.method, IDa) and f"{name}.method.scale" not in learned:
+            size = mean_magnitude(layer.weight).flatten() / UNIT
+            layer.method.scale.copy_(sign(layer.method.scale) * size)
 
 
 def backbone_state(path: Path) -> dict[str, Tensor]:
