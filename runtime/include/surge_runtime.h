@@ -7,7 +7,8 @@
  *     surge_free(model);
  *
  * Inputs and outputs are fp32 in the order torch has them: [batch, channels, height, width],
- * [batch, tokens, features] or [batch, features]. A model may be run by many threads at the same time; the
+ * [batch, tokens, features] or [batch, features]; of a BERT [batch, 3, tokens]: word numbers, which
+ * of two texts, and 1 where there is a word. A model may be run by many threads at the same time; the
  * functions that change it (surge_set_threads, surge_set_tier, surge_free) must not overlap with a
  * run. No function throws, exits or crashes on a damaged file: it returns an error text instead.
  */
