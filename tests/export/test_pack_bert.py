@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import BertConfig, BertForSequenceClassification
 
 import surge
 from surge.errors import ExportError
@@ -176,3 +177,18 @@ def test_example_by_name_must_be_tokens(tmp_path, example):
         pack(tiny_bert(), example, tmp_path / "m.surge")
     with pytest.raises(ExportError, match="BertForSequenceClassification"):
         pack(nn.Linear(4, 4), example, tmp_path / "m.surge")
+
+
+@pytest.mark.slow
+def test_file_of_bert_base_has_the_size_of_the_tables(engine, tmp_path):
+    torch.manual_seed(0)
+    model = BertForSequenceClassification(BertConfig()).eval()
+    surge.binarize_(model, "bnn", transformer=True)
+    words = torch.randint(1000, 30_000, (1, 128))
+    packed = pack(model, {"input_ids": words}, tmp_path / "m.surge")
+    said = summary(model, {"input_ids": words})
+    assert packed.tensor_bytes == said.bytes
+    assert (packed.tensor_bytes - said.scale_bytes) / 2**20 == pytest.approx(14.97, abs=0.005)
+    actual = engine.load(tmp_path / "m.surge").run(words, 0 * words, 0 * words + 1)
+    with torch.no_grad():
+        assert_close(actual, model(input_ids=words).logits.numpy())
