@@ -71,6 +71,6 @@ def test_twenty_images_are_learned_by_heart(torchvision, smaller, tmp_path, data
     sets = (images, images)
     real, precision = learned("voc-float", sets, tmp_path, 100)
     assert precision > 90
-    first, _ = learned("voc-backbone-reactnet", sets, tmp_path, 40, start=real)
-    _, precision = learned("voc-reactnet", sets, tmp_path, 50, start=first)
+    first, _ = learned("voc-backbone-reactnet", sets, tmp_path, 60, start=real)
+    _, precision = learned("voc-reactnet", sets, tmp_path, 80, start=first)
     assert precision > 80
