@@ -11,7 +11,7 @@ from surge.study.workloads import NETWORKS
 def section(folder: Path) -> str:
     """Return the published table: one row per setting, one column per engine, ARM still open."""
     order = {name: place for place, name in enumerate(NETWORKS)}
-    rows = sorted(read(folder), key=lambda row: order.get(row.network, len(order)))
+    rows = sorted(read(folder), key=lambda r: (order.get(r.network, len(order)), r.threads))
     settings: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         settings.setdefault(row.setting, []).append(row)
