@@ -184,6 +184,11 @@ def test_diverged_run_does_not_stop_the_others(reproduce, tmp_path, monkeypatch,
     assert [r["row"] for r in stored(tmp_path)] == ["cnn-bnn-surge"]
 
 
+def test_path_of_the_steps_can_be_chosen(reproduce):
+    _, out, _ = reproduce("--rows", "cnn-bnn", "--seeds", "0", "--compiled", "False")
+    assert "steps eager (--compiled False, no GPU is used)" in out.replace("\n", " ")
+
+
 def test_variant_rows_can_be_asked_for(reproduce):
     _, out, _ = reproduce("--rows", "cnn-recu-surge-tied", "--table-only")
     assert "| cnn-recu-surge-tied | 2 | - | open |" in out
@@ -194,6 +199,7 @@ def test_variant_rows_can_be_asked_for(reproduce):
     [
         (("--rows", "cnn-reku"), 'There is no recipe "digits-cnn-reku". Did you mean'),
         (("--budget", "x"), '--budget "x" is not a time'),
+        (("--captured", "True"), "--captured needs a CUDA GPU"),
     ],
 )
 def test_mistakes_are_one_line(reproduce, words, expected):

@@ -121,7 +121,12 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     _check_together(command, recipes)
     # One set of images at a time: most tables have only one.
     load = lru_cache(1)(partial(load_sets, root=root))
-    options = LoopOptions(deadline=deadline, shared=command.together > 1)
+    options = LoopOptions(
+        deadline=deadline,
+        shared=command.together > 1,
+        compiled=command.compiled,
+        captured=command.captured,
+    )
     queue = fitting(jobs, stored, hardware(device), deadline)
     failed = 0
     while group := list(islice(queue, command.together)):

@@ -47,6 +47,10 @@ class ReproduceCommand:
     """Stop cleanly after this time (90s, 9m, 2h); call again to go on."""
     together: int = 1
     """Runs side by side in one process: a small network leaves much of a large GPU idle."""
+    compiled: bool | None = None
+    """Force torch.compile on or off; a short run is over before a compiler is done."""
+    captured: bool | None = None
+    """Force CUDA-graph capture on or off."""
     data: str | None = None
     """Folder of the data sets; else $SURGE_DATA, else ./data."""
     runs: Path = Path("runs")
