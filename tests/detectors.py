@@ -5,8 +5,8 @@ from pathlib import Path
 
 import torch
 
-from surge.data import BoxView, DetectionLoader, average_precision
-from surge.data.voc_loader import in_file_pixels
+from surge.data import BoxLoader, average_precision
+from surge.data.voc_loader import decode
 from surge.models import DetectorSettings
 
 SMALL = DetectorSettings(
@@ -59,9 +59,9 @@ def few_images(files, count=20, most=3):
 
 def overfit(detector, files, *, steps, rate=2e-3, scale=(160, 128), batch=4, seed=0):
     """Train on a few images alone; return the mean average precision on them, in percent."""
-    view = BoxView((scale,), train=False)
-    loader = DetectionLoader(files, view, batch_size=1, workers=0)
-    pairs = [(images[0], targets[0]) for images, targets in loader.batches(0)]
+    loader = BoxLoader(decode(files), [scale], batch_size=len(files), device="cpu")
+    (images, targets), _ = loader.fetch(loader.part(loader.plan(0), 0))
+    pairs = list(zip(images, targets, strict=True))
     optimizer = torch.optim.AdamW(
         [p for p in detector.parameters() if p.requires_grad], lr=rate, weight_decay=1e-4
     )
@@ -79,12 +79,15 @@ def overfit(detector, files, *, steps, rate=2e-3, scale=(160, 128), batch=4, see
         torch.nn.utils.clip_grad_norm_(detector.parameters(), 35.0)
         optimizer.step()
         schedule.step()
-    return precision_on(detector, files, pairs)
+    return precision_on(detector, loader, images)
 
 
 @torch.no_grad()
-def precision_on(detector, files, pairs):
+def precision_on(detector, loader, images):
     detector.eval()
-    found = [in_file_pixels(detector([image])[0], target) for image, target in pairs]
-    truths = [files.truth(int(target["index"])) for _, target in pairs]
+    found = [detector([image])[0] for image in images]
+    for place, objects in enumerate(found):
+        objects["boxes"] = objects["boxes"] / loader.factors(place)
+    files = loader.files
+    truths = [files.truth(place) for place in range(len(files))]
     return average_precision(found, truths, len(files.classes)).mean

@@ -13,7 +13,7 @@ from surge.recipes import get_recipe
 from surge.recipes.placing import placed
 from surge.recipes.voc import shortened
 from surge.train import detect_build
-from surge.train.detect_data import load_detection_sets
+from surge.train.detect import load_detection_sets
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder
 

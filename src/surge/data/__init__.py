@@ -11,17 +11,16 @@ from surge.data.plan import EpochPlan, epoch_plan
 from surge.data.root import resolve_root
 from surge.data.split import hold_out, stratified_split
 from surge.data.voc import BoxSet, load_voc
-from surge.data.voc_loader import BoxView, DetectionLoader
+from surge.data.voc_loader import BoxLoader
 from surge.data.voc_metrics import average_precision
 
 __all__ = [
     "HALF",
     "IMAGENET",
     "Augmentation",
+    "BoxLoader",
     "BoxSet",
-    "BoxView",
     "DamagedDataError",
-    "DetectionLoader",
     "EpochPlan",
     "ImageSet",
     "Normalization",

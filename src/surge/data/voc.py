@@ -6,7 +6,7 @@
 - a class that VOC does not have: an error;
 - a box reaches beyond the image: cut off; nothing is left of it: left out, with a warning;
 - an image without objects: kept, all of it is background;
-- an image that cannot be read: see :class:`~surge.data.voc_loader.DetectionLoader`.
+- an image that cannot be read: see :func:`~surge.data.voc_loader.decode`.
 """
 
 import warnings

@@ -1,53 +1,27 @@
-"""Batches of images with boxes: one of several sizes picked per image, mirrored, normalised."""
+"""Images with boxes: decoded once, then resized and mirrored on the device, batch by batch."""
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL import Image
+import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from surge.data.integrity import DamagedDataError
-from surge.data.pictures import (
-    CORRUPT,
-    CorruptCount,
-    as_tensor,
-    decoded,
-    read_picture,
-    worker_count,
-)
-from surge.data.plan import epoch_plan
+from surge.data.loader import ResidentLoader
+from surge.data.pictures import CORRUPT, CorruptCount, as_tensor, read_picture, worker_count
+from surge.data.plan import EpochPlan, epoch_plan
 from surge.data.voc import BoxSet
 from surge.errors import ConfigError
 
 Scale = tuple[int, int]
 """Most pixels of the longer and of the shorter side."""
-SCALES: tuple[Scale, ...] = ((1500, 900), (1000, 600), (666, 400))
-"""Of the published recipe, in training; a test has the middle one."""
-SMALL_SCALES: tuple[Scale, ...] = ((750, 450), (500, 300), (333, 200))
-"""Half of them, for images whose longer side has 300 pixels."""
-ALONE = 64
-"""Sets up to this size are decoded by the process itself."""
-
-
-@dataclass(frozen=True)
-class BoxView:
-    """How an image becomes network input."""
-
-    scales: tuple[Scale, ...] = SCALES
-    """One of them is picked for every image of a training epoch; a test has one alone."""
-    train: bool = True
-    """Mirror half of the images, and leave difficult objects out."""
-
-    def __post_init__(self) -> None:
-        """Check the sizes."""
-        if not self.scales or any(min(scale) < 32 for scale in self.scales):
-            raise ConfigError(f"scales={self.scales} is not accepted: sides of at least 32 pixels.")
-        if not self.train and len(self.scales) > 1:
-            raise ConfigError(f"A test has one scale; scales={self.scales}.")
+SHORTER = 0.6
+"""The shorter side of an image has at most this share of the longer side's most pixels."""
+ON_DEVICE = 4 << 30
+"""Bytes of pixels up to which a whole set lives on the device."""
 
 
 def fitted(size: tuple[int, int], scale: Scale) -> tuple[int, int]:
@@ -62,182 +36,150 @@ def fitted(size: tuple[int, int], scale: Scale) -> tuple[int, int]:
     return width, height
 
 
-def shaped(image: Image.Image, scale: Scale, *, mirrored: bool = False) -> Tensor:
-    """Return an image in its new size, mirrored or not, as uint8 ``[3, H, W]``."""
-    resized = image.resize(fitted(image.size, scale), Image.Resampling.BILINEAR)
-    pixels = as_tensor(resized)
-    return pixels.flip(2) if mirrored else pixels
+def scale_of(size: float) -> Scale:
+    """Return the box into which images are fitted, from the most pixels of their longer side.
+
+    >>> scale_of(1000)
+    (1000, 600)
+    """
+    return round(size), round(SHORTER * size)
 
 
-def moved(boxes: Tensor, old: tuple[int, int], new: tuple[int, int], *, mirrored: bool) -> Tensor:
-    """Return boxes ``[n, 4]`` where they are after :func:`shaped`; sizes are (width, height)."""
-    factors = torch.tensor([new[0] / old[0], new[1] / old[1]] * 2, dtype=torch.float32)
-    x1, y1, x2, y2 = (boxes * factors).unbind(1)
-    if mirrored:
-        x1, x2 = new[0] - x2, new[0] - x1
-    return torch.stack([x1, y1, x2, y2], dim=1)
+@dataclass(frozen=True, eq=False)
+class DecodedSet:
+    """The images of a part as pixels, in the order of their files."""
+
+    files: BoxSet
+    pixels: tuple[Tensor, ...]
+    """Per image uint8 ``[3, H, W]``."""
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Name of label 1, 2, ..."""
+        return self.files.classes
+
+    @property
+    def empty(self) -> int:
+        """How many images have no object to learn."""
+        return sum(bool(difficult.all()) for difficult in self.files.difficult)
 
 
-class _Pictures(Dataset[Any]):
-    """Decodes batches: a task is a list of (index, scale, mirrored)."""
+def decode(files: BoxSet) -> DecodedSet:
+    """Read every image of a set; unreadable ones are left out, and named in a warning.
 
-    def __init__(self, files: BoxSet, view: BoxView) -> None:
-        self.files, self.view = files, view
+    Raises:
+        DamagedDataError: too many are unreadable, or one has another size than its annotation says.
+    """
 
-    def __getitem__(
-        self, task: Sequence[tuple[int, int, bool]]
-    ) -> tuple[list[Tensor], list[dict[str, Tensor]], list[int]]:
-        corrupt: list[int] = []
-        images: list[Tensor] = []
-        targets: list[dict[str, Tensor]] = []
-        for index, scale, mirrored in task:
-            # In training the next readable image stands in; in a test it would count twice.
-            for step in range(len(self.files) if self.view.train else 1):
-                place = (index + step) % len(self.files)
-                try:
-                    image = read_picture(self.files.root / self.files.files[place])
-                except CORRUPT:
-                    corrupt.append(place)
-                    continue
-                images.append(shaped(image, self.view.scales[scale], mirrored=mirrored))
-                targets.append(self._target(place, image.size, images[-1], mirrored))
-                break
-            else:
-                if self.view.train:
-                    raise DamagedDataError(f"No image in {self.files.root} can be read.")
-        return images, targets, corrupt
+    def read(name: str) -> Tensor | None:
+        try:
+            return as_tensor(read_picture(files.root / name))
+        except CORRUPT:
+            return None
 
-    def _target(
-        self, place: int, old: tuple[int, int], pixels: Tensor, mirrored: bool
-    ) -> dict[str, Tensor]:
-        if old != self.files.sizes[place]:
-            told = "x".join(map(str, self.files.sizes[place]))
+    with ThreadPoolExecutor(worker_count()) as pool:  # Pillow decodes outside Python's lock
+        pictures = list(pool.map(read, files.files))
+    CorruptCount(files).add([place for place, found in enumerate(pictures) if found is None])
+    kept = [place for place, found in enumerate(pictures) if found is not None]
+    if not kept:
+        raise DamagedDataError(f"No image in {files.root} can be read.")
+    pixels = [picture for picture in pictures if picture is not None]
+    whole = files.subset(kept)
+    for name, size, picture in zip(whole.files, whole.sizes, pixels, strict=True):
+        width, height = picture.shape[2], picture.shape[1]
+        if (width, height) != size:
             raise DamagedDataError(
-                f"{self.files.root / self.files.files[place]} has {old[0]}x{old[1]} pixels, its "
-                f"annotation says {told}: the boxes would not fit."
+                f"{files.root / name} has {width}x{height} pixels, its annotation says "
+                f"{size[0]}x{size[1]}: the boxes would not fit."
             )
-        new = (pixels.shape[2], pixels.shape[1])
-        truth = self.files.truth(place)
-        boxes = moved(truth["boxes"], old, new, mirrored=mirrored)
-        factor = torch.tensor([new[0] / old[0], new[1] / old[1]], dtype=torch.float32)
-        target = {**truth, "boxes": boxes, "index": torch.tensor(place), "factor": factor}
-        if self.view.train:
-            easy = ~target.pop("difficult")
-            target |= {"boxes": boxes[easy], "labels": truth["labels"][easy]}
-        return target
+    return DecodedSet(whole, tuple(pixels))
 
 
-class DetectionLoader:
-    """Iterate over a set of images with boxes, the same way for a given (seed, epoch) everywhere.
+class BoxLoader(ResidentLoader):
+    """Batches of images with boxes; a batch's labels are the places of its images in the set.
 
-    A batch is (images, targets), two lists: images normalised ``[3, H, W]`` float32 of different
-    sizes; targets with ``boxes`` in pixels of that image, ``labels``, ``index`` (place in the set)
-    and ``factor`` (width and height over those of the file); for a test also ``difficult``.
-
-    A file that cannot be read is named in a warning. In training the next one stands in for it, in
-    a test its batch is shorter. More than a thousandth of the set (at least five) are an error.
-
-    Args:
-        dataset: the files.
-        view: sizes, training or test.
-        batch_size: of the global batch, over all ranks.
-        device: where batches are put.
-        seed: decides order, sizes and mirroring, together with the epoch.
-        repeat: passes over the set in one epoch; the published recipe has 3.
-        rank: which slice of each global batch this process takes.
-        world: number of processes.
-        workers: processes that decode; 0 decodes where the batch is asked for.
+    ``fetch`` returns ((images, targets), places): images ``[3, H, W]`` in a list, of different
+    sizes, and per image the boxes in its pixels. The plan stays on the CPU, where sizes are needed;
+    pixels live on the device unless there are very many.
     """
 
     def __init__(
         self,
-        dataset: BoxSet,
-        view: BoxView,
+        dataset: DecodedSet,
+        scales: Sequence[Scale],
         *,
         batch_size: int,
-        device: torch.device | str = "cpu",
+        device: torch.device | str,
         seed: int = 0,
+        train: bool = False,
+        mirror: bool = False,
         repeat: int = 1,
-        rank: int = 0,
-        world: int = 1,
-        workers: int | None = None,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        if not len(dataset) or batch_size < 1 or repeat < 1:
-            raise ConfigError(
-                f"{len(dataset)} images, batch_size={batch_size}, repeat={repeat}: all must be at "
-                "least 1."
-            )
-        if not 0 <= rank < world:
-            raise ConfigError(f"rank={rank} does not exist in a world of {world}.")
-        if view.train and batch_size % world:
-            raise ConfigError(f"batch_size={batch_size} does not divide among {world} processes.")
-        self.files, self.view = dataset, view
-        self.batch_size, self.seed, self.repeat = batch_size, seed, repeat
-        self.rank, self.world = rank, world
+        for scale in scales:
+            if min(scale) < 32:
+                raise ConfigError(f"Images within {scale[0]}x{scale[1]} are too small (--size).")
+        self.batch_size, self.seed, self.shuffle = batch_size, seed, train
+        self.drop_last, self.rank, self.world = False, 0, 1
+        self.augmentation, self.dtype = None, dtype
+        self.scales, self.mirror = tuple(scales), mirror
+        self._images = len(dataset)
+        self._count = len(dataset) * repeat
+        self._check()
         self.device = torch.device(device)
-        alone = len(dataset) <= ALONE
-        self.workers = (0 if alone else worker_count(world)) if workers is None else workers
-        self.corrupt = CorruptCount(dataset)
-        self._scale, self._shift = dataset.normalization.constants(self.device)
+        self.classes = dataset.classes
+        self.files = dataset.files
+        few = sum(picture.numel() for picture in dataset.pixels) <= ON_DEVICE
+        self.pixels = [p.to(self.device) if few else p for p in dataset.pixels]
+        self._scale, self._shift = dataset.files.normalization.constants(self.device)
 
-    @property
-    def count(self) -> int:
-        """Images of an epoch."""
-        return len(self.files) * self.repeat
+    def plan(self, epoch: int) -> EpochPlan:
+        """Return order, scales and mirroring of an epoch, on the CPU."""
+        plan = epoch_plan(self._count, epoch, self.seed, padding=0, shuffle=self.shuffle)
+        draws = epoch_plan(self._count, epoch, self.seed, padding=32768, shuffle=False).offsets
+        scales = draws % len(self.scales)
+        flips = plan.flips if self.mirror else torch.zeros_like(plan.flips)
+        return EpochPlan(plan.permutation % self._images, scales, flips)
 
-    def __len__(self) -> int:
-        """Return the number of batches; in training the partial one at the end is left out."""
-        whole, rest = divmod(self.count, self.batch_size)
-        return whole if self.view.train and whole else whole + (rest > 0)
-
-    def plan(self, epoch: int) -> list[tuple[int, int, bool]]:
-        """Return (index, scale, mirrored) for every position of an epoch, all ranks."""
-        if not self.view.train:
-            return [(index, 0, False) for index in range(self.count)]
-        plan = epoch_plan(self.count, epoch, self.seed, padding=0)
-        generator = torch.Generator().manual_seed(_scale_seed(self.seed, epoch))
-        scales = torch.randint(len(self.view.scales), (self.count,), generator=generator)
-        order = (plan.permutation % len(self.files)).tolist()
-        return list(zip(order, scales.tolist(), plan.flips.tolist(), strict=True))
-
-    def bounds(self, index: int) -> tuple[int, int]:
-        """Return the positions (start, stop) in the plan that batch ``index`` of this rank has."""
-        first = index * self.batch_size
-        size = min(self.batch_size, self.count - first)
-        return (
-            first + self.rank * size // self.world,
-            first + (self.rank + 1) * size // self.world,
-        )
-
-    def batches(
-        self, epoch: int, *, start: int = 0
-    ) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
-        """Yield (images, targets) of this rank for batches ``start`` and following of an epoch."""
-        if not 0 <= start <= len(self):
-            raise ConfigError(f"start={start} is not a batch of an epoch of {len(self)}.")
-        plan = self.plan(epoch)
-        tasks = [plan[slice(*self.bounds(index))] for index in range(start, len(self))]
-        pinned = self.device.type == "cuda" and self.workers > 0
-        pictures = _Pictures(self.files, self.view)
-        for images, targets, corrupt in decoded(
-            pictures, tasks, workers=self.workers, pinned=pinned
+    def fetch(self, plan: EpochPlan) -> tuple[Any, Tensor]:
+        """Make the batch for a part of a plan; only boxes travel to the device."""
+        images, targets = [], []
+        for place, scale, flip in zip(
+            plan.permutation.tolist(), plan.offsets[:, 0].tolist(), plan.flips.tolist(), strict=True
         ):
-            self.corrupt.add(corrupt)
-            yield (
-                [self.prepared(image) for image in images],
-                [{k: v.to(self.device, non_blocking=True) for k, v in t.items()} for t in targets],
+            size = fitted(self.files.sizes[place], self.scales[scale])
+            images.append(self._shaped(self.pixels[place], size, mirrored=flip))
+            targets.append(self._target(place, size, mirrored=flip))
+        sections = [len(target["labels"]) for target in targets]
+        boxes = torch.cat([target["boxes"] for target in targets]).to(self.device)
+        labels = torch.cat([target["labels"] for target in targets]).to(self.device)
+        parts = zip(torch.split(boxes, sections), torch.split(labels, sections), strict=True)
+        there = [{"boxes": b, "labels": label} for b, label in parts]
+        return (images, there), plan.permutation.to(self.device)
+
+    def _shaped(self, pixels: Tensor, size: tuple[int, int], *, mirrored: bool) -> Tensor:
+        image = pixels[None].to(self.device).float()
+        if (pixels.shape[2], pixels.shape[1]) != size:
+            image = F.interpolate(
+                image, size=size[::-1], mode="bilinear", align_corners=False, antialias=True
             )
+        image = image[0].flip(2) if mirrored else image[0]
+        return (image * self._scale + self._shift).to(self.dtype)
 
-    def prepared(self, pixels: Tensor) -> Tensor:
-        """Return uint8 pixels as network input on the device."""
-        return pixels.to(self.device, non_blocking=True) * self._scale + self._shift
+    def _target(self, place: int, size: tuple[int, int], *, mirrored: bool) -> dict[str, Tensor]:
+        easy = ~self.files.difficult[place]
+        boxes = self.files.boxes[place][easy] * self.factors(place, size)
+        if mirrored:
+            boxes = torch.stack(
+                [size[0] - boxes[:, 2], boxes[:, 1], size[0] - boxes[:, 0], boxes[:, 3]], dim=1
+            )
+        return {"boxes": boxes, "labels": self.files.labels[place][easy]}
 
-
-def in_file_pixels(detections: dict[str, Tensor], target: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return detections with boxes in pixels of the image file, where the metric wants them."""
-    return {**detections, "boxes": detections["boxes"] / target["factor"].repeat(2)}
-
-
-def _scale_seed(seed: int, epoch: int) -> int:
-    digest = hashlib.sha256(f"scales of epoch {epoch} of seed {seed}".encode()).digest()
-    return int.from_bytes(digest[:4], "little")
+    def factors(self, place: int, size: tuple[int, int] | None = None) -> Tensor:
+        """Return by what boxes of an image are multiplied, ``[4]``; by default as in a test."""
+        old = self.files.sizes[place]
+        new = size or fitted(old, self.scales[0])
+        return torch.tensor([new[0] / old[0], new[1] / old[1]] * 2, dtype=torch.float32)

@@ -10,10 +10,10 @@ from surge.compensation import Compensation
 from surge.data import ImageSet, ResidentLoader
 from surge.data.folders import FileSet
 from surge.data.textset import TextSet
+from surge.data.voc_loader import DecodedSet
 from surge.layers.hooks import binary_layers
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train import text
-from surge.train.detect_data import DecodedSet
 from surge.train.distributed import World
 from surge.train.parts import Parts, compute_dtype
 from surge.train.task import task_of

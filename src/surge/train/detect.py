@@ -8,17 +8,20 @@ from torch import Tensor, nn
 
 from surge.compensation import Compensation
 from surge.data import EpochPlan, ResidentLoader
+from surge.data.voc import load_voc
+from surge.data.voc_loader import BoxLoader, DecodedSet, decode, scale_of
 from surge.data.voc_metrics import Precision, average_precision
 from surge.errors import ConfigError
 from surge.models.detector import Detector
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train.detect_build import build_detector, build_teacher
-from surge.train.detect_data import BoxLoader, DecodedSet, load_detection_sets, scale_of
 from surge.train.detect_objective import make_objective
 from surge.train.distributed import World
 from surge.train.step import Objective, TestStep, Verdict
 from surge.train.task import Task, compensated
 
+TRAIN, TEST = "trainval", "test"
+"""Lists of images to train on and to test on."""
 TEST_BATCH = 16
 
 
@@ -63,6 +66,20 @@ class DetectionTest(TestStep):
         """Return the mean of the former, and that of the latter beside it."""
         eleven, area = self.precisions()
         return Verdict(eleven.mean, None, {"map-area": area.mean})
+
+
+def load_detection_sets(spec: DataSpec, root: Path) -> tuple[DecodedSet, DecodedSet]:
+    """Return the images to train on and to test on, in memory."""
+    train = load_voc(root, TRAIN)
+    if spec.held_out:
+        held = list(range(0, len(train), 10))
+        test = train.subset(held)
+        train = train.subset([place for place in range(len(train)) if place % 10])
+    else:
+        test = load_voc(root, TEST, ("2007",))
+    if spec.limit is not None:
+        train, test = (part.subset(range(min(spec.limit, len(part)))) for part in (train, test))
+    return decode(train), decode(test)
 
 
 class DetectionTask(Task):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from surge.data.imageset import IMAGENET
 from surge.data.voc import CLASSES
-from surge.data.voc_loader import fitted
+from surge.data.voc_loader import fitted, scale_of
 from surge.data.voc_metrics import Precision
 from surge.errors import CheckpointMismatchError, ConfigError
 from surge.models.detector import Detector
@@ -19,7 +19,6 @@ from surge.train import checkpoint
 from surge.train.build import make_loaders
 from surge.train.detect import DetectionTask, DetectionTest
 from surge.train.detect_build import new_detector
-from surge.train.detect_data import scale_of
 from surge.train.distributed import World
 from surge.train.run import RunFolder
 
