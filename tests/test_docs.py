@@ -167,3 +167,4 @@ def test_gallery_and_api_name_everything():
     assert all(f"\n## {name}\n" in text for name in list_methods())
     assert all(f"\n## {name}\n" in site.api() for name in surge.__all__)
     assert "`cifar10-resnet20-recu-surge`" in site.recipe_table()
+    assert "| tied | `eta=0.2, auxiliary='tied', decay='cosine'` |" in site.variant_table()

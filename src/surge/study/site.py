@@ -14,8 +14,10 @@ from typing import Any
 
 import surge
 from surge.cli.methods import one_line
+from surge.compensation.options import PathOptions
 from surge.method import get_method, list_methods
 from surge.recipes import get_recipe, list_recipes
+from surge.recipes.variants import VARIANTS
 from surge.study import curves, figures
 
 MADE = ("gallery.md", "api.md")
@@ -73,6 +75,17 @@ def recipe_table() -> str:
         paper = "" if recipe.paper is None else f"{recipe.paper:g}"
         cells = (f"`{name}`", recipe.model.name, method, str(recipe.train.epochs), paper)
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def variant_table() -> str:
+    """Return all variants of SURGE, each with the settings in which it differs."""
+    lines = ["| variant | settings |", "| --- | --- |"]
+    for name, options in VARIANTS.items():
+        changed = {k: v for k, v in vars(options).items() if v != getattr(PathOptions, k)}
+        if name:
+            settings = ", ".join(f"{key}={value!r}" for key, value in changed.items())
+            lines.append(f"| {name} | `{settings}` |")
     return "\n".join(lines) + "\n"
 
 
@@ -137,6 +150,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     'see the engine (`runtime/README.md`)'
     """
     text = markdown.replace("<!-- recipes -->", recipe_table())
+    text = text.replace("<!-- variants -->", variant_table())
 
     def named(found: re.Match[str]) -> str:
         return found[0] if found[2].endswith(".png") else f"{found[1]} (`{found[2]}`)"
