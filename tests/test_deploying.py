@@ -19,7 +19,7 @@ TEXT = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
 def test_python_block_runs(tmp_path, monkeypatch):
     import_engine()
     monkeypatch.chdir(tmp_path)
-    (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+    code = re.search(r"```python\n(.*?)```", TEXT, re.S)[1]
     model = cnn_digits(width=8)
     surge.binarize_(model, "recu")
     surge.compensate_(model)

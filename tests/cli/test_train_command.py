@@ -13,7 +13,7 @@ from surge.cli import main
 from surge.cli._training import choose_device, seconds_of
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.train import checkpoint, loop
+from surge.train import loop
 from surge.train.checkpoint import found, save
 from surge.train.run import RunFolder
 from tests.nets import assert_same_tensors
@@ -198,9 +198,9 @@ def test_full_disk_is_one_line(train, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    real = checkpoint.os.replace
+    real = os.replace
     monkeypatch.setattr(
-        checkpoint.os, "replace", lambda a, b: full() if str(b).endswith(".pt") else real(a, b)
+        os, "replace", lambda a, b: full() if str(b).endswith(".pt") else real(a, b)
     )
     code, _, err = train("digits-cnn-bnn", *SHORT)
     assert code == 2

@@ -40,10 +40,10 @@ def test_export_of_a_foreign_data_set_is_an_error(run_folder, monkeypatch, capsy
     from surge.cli import export
 
     real = export._data_facts
-    monkeypatch.setattr(export, "_data_facts", lambda name: real("elsewhere"))
+    monkeypatch.setattr(export, "_data_facts", lambda name, length: real("elsewhere", None))
     assert main(["export", str(run_folder)]) == 2
     assert "elsewhere" in capsys.readouterr().err
-    assert isinstance(real("cifar10")[0], torch.Tensor)
+    assert isinstance(real("cifar10", None)[0], torch.Tensor)
 
 
 @pytest.mark.parametrize(("to", "ending"), [("onnx", "onnx"), ("openvino", "xml")])
