@@ -132,6 +132,7 @@ def gradients(monkeypatch, *, fuses, method, **options):
         taken = fuses and not GPU
         patch.setattr(fused, "fits", (lambda *_: True) if taken else fused.fits)
         patch.setattr(fused, "AVAILABLE", fuses)
+        patch.setattr(fused, "compiled", lambda: True)
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=GPU):
             y = net(x.to(memory_format=torch.channels_last))
         F.cross_entropy(y.float(), torch.arange(4, device=DEVICE)).backward()
@@ -187,7 +188,7 @@ def test_results_repeat_bit_for_bit_and_on_another_stream():
 
 
 @pytest.mark.gpu
-def test_which_layers_fit():
+def test_which_layers_fit(monkeypatch):
     z = torch.randn(2, 16, 8, 8, device="cuda", dtype=torch.bfloat16)
     last = z.to(memory_format=torch.channels_last)
 
@@ -195,6 +196,8 @@ def test_which_layers_fit():
         sizes = {"in_channels": 16, "out_channels": 16, "kernel_size": 3, "padding": 1, **options}
         return surge.layers.BinaryConv2d(**sizes, method="recu").cuda()
 
+    assert not fused.fits(layer(), last)  # eager
+    monkeypatch.setattr(fused, "compiled", lambda: True)
     assert fused.fits(layer(), last)
     assert not fused.fits(layer(), z)
     assert not fused.fits(layer(), last.float())

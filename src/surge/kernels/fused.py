@@ -1,7 +1,5 @@
 """A binary convolution and its auxiliary path as one operator, and when a layer may use it."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -23,11 +21,17 @@ SURROGATES = {"clipped": 1, "bireal": 2}
 AVAILABLE = find_spec("triton") is not None
 
 
+def compiled() -> bool:
+    """Return whether compiled code will start the kernels: Python takes longer to than they run."""
+    return torch.compiler.is_compiling()
+
+
 def fits(layer: "BinaryConv2d", z: Tensor) -> bool:
-    """Return whether the operator computes exactly what the layer's own code would."""
+    """Return whether the operator computes what the layer's own code would, and sooner."""
     g, method = layer.geometry, layer.method
     return (
         AVAILABLE
+        and compiled()
         and z.is_cuda
         and z.dtype in (torch.bfloat16, torch.float16)
         and z.dim() == 4
@@ -41,17 +45,6 @@ def fits(layer: "BinaryConv2d", z: Tensor) -> bool:
         and type(method).binarize is Method.binarize
         and type(method).scale_output is Method.scale_output
     )
-
-
-@contextmanager
-def unused() -> Iterator[None]:
-    """Let layers run their own code meanwhile, whose operations torch can count."""
-    global AVAILABLE
-    before, AVAILABLE = AVAILABLE, False
-    try:
-        yield
-    finally:
-        AVAILABLE = before
 
 
 def respond(layer: "BinaryConv2d", z: Tensor) -> Tensor:

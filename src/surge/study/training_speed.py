@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from surge.compensation import compensate_
 from surge.convert import binarize_
 from surge.errors import ConfigError, did_you_mean
-from surge.kernels import fused
 from surge.layers.hooks import extra_loss, on_epoch, on_step
 from surge.models import (
     bireal_resnet18,
@@ -242,7 +241,7 @@ class Step:
         """Return the operations of convolutions and matrix products in an eager step."""
         from torch.utils.flop_counter import FlopCounterMode
 
-        with fused.unused(), FlopCounterMode(display=False) as counter:
+        with FlopCounterMode(display=False) as counter:
             torch.autograd.backward(self._loss(self.inputs, self.labels))
         self.optimizer.zero_grad(set_to_none=True)
         total: int = counter.get_total_flops()
