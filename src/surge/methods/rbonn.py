@@ -32,7 +32,7 @@ def bilinear_weight(weight: Tensor, scale: Tensor) -> Tensor:
 def ranks(x: Tensor) -> Tensor:
     """Return the place of every element in ascending order; of equal ones the first comes first.
 
-    By comparing all with all: a sort of a few hundred numbers takes minutes to compile for a GPU.
+    By comparing all with all, which needs no sort on the device.
 
     >>> ranks(torch.tensor([0.5, 0.1, 0.5])).tolist()
     [1, 0, 2]
