@@ -4,20 +4,14 @@ What makes the method a detector's, the choice of proposals and the entropy loss
 :mod:`surge.train.detect_distill`.
 """
 
-from typing import Any
+from torch import Tensor
 
-import torch
-from torch import Tensor, nn
-
-from surge.errors import ConfigError
-from surge.functional import sign, widened
 from surge.method import Geometry, register_method
-from surge.methods.rbonn import UNIT, bilinear_weight
-from surge.methods.reactnet import ReActNet
+from surge.methods.rbonn import Bilinear
 
 
 @register_method("ida", bits=(1, 1), reference="Xu et al., ECCV 2022, arXiv:2210.03477")
-class IDa(ReActNet):
+class IDa(Bilinear):
     """IDa-Det (Xu et al. 2022): its 1-bit layer; g is the gradient at w_b.
 
     Weights   w_b = 0.02 a sign(w), a = abs(scale), learnable per filter, from N(0, 1)
@@ -32,9 +26,6 @@ class IDa(ReActNet):
 
     dropped = ("active_penalty", "scale")
 
-    active_penalty: Tensor
-    bilinear_loss: Tensor | None = None
-
     def __init__(
         self,
         geometry: Geometry,
@@ -44,12 +35,8 @@ class IDa(ReActNet):
         forgets_sign: bool = False,
     ) -> None:
         """Draw the scales."""
-        super().__init__(geometry, weight)
-        if not penalty >= 0:
-            raise ConfigError(f"penalty={penalty} must not be negative.")
-        self.penalty, self.forgets_sign = penalty, forgets_sign
-        self.scale = nn.Parameter(torch.randn(geometry.out_features))
-        self.register_buffer("active_penalty", torch.zeros(()))
+        super().__init__(geometry, weight, penalty=penalty)
+        self.forgets_sign = forgets_sign
 
     def magnitude(self) -> Tensor:
         """Return a, one number per filter."""
@@ -58,25 +45,5 @@ class IDa(ReActNet):
         return self.scale + (magnitude - self.scale).detach() if self.forgets_sign else magnitude
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
-        """Sign times scale; while training the distance to the weight is noted."""
-        scale = self.geometry.along_weight(self.magnitude()).to(weight.dtype)
-        if self.training:
-            missing = weight - UNIT * scale * sign(weight)
-            self.bilinear_loss = self.active_penalty / 2 * widened(missing).square().sum()
-        return bilinear_weight(weight, scale)
-
-    def extra_loss(self) -> Tensor | None:
-        """Return the bilinear loss of the last forward."""
-        return self.bilinear_loss if self.training else None
-
-    def on_epoch(self, epoch: int, epochs: int) -> None:
-        """Switch the loss on."""
-        self.active_penalty.fill_(self.penalty)
-
-    def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the signs of the latent weight, and the scales."""
-        return sign(weight), UNIT * self.scale.detach().abs()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the loss out of copies: it belongs to one forward's graph."""
-        return {**self.__dict__, "bilinear_loss": None}
+        """Sign times scale."""
+        return self.bilinear(weight, self.magnitude())

@@ -42,8 +42,48 @@ def ranks(x: Tensor) -> Tensor:
     return before.sum(dim=1)
 
 
+class Bilinear(ReActNet):
+    """What RBONN and IDa-Det share: ``0.02 a sign(w)`` and the loss that pulls w towards it."""
+
+    active_penalty: Tensor
+    bilinear_loss: Tensor | None = None
+
+    def __init__(self, geometry: Geometry, weight: Tensor, *, penalty: float) -> None:
+        """Draw the scales."""
+        super().__init__(geometry, weight)
+        if not penalty >= 0:
+            raise ConfigError(f"penalty={penalty} must not be negative.")
+        self.penalty = penalty
+        self.scale = nn.Parameter(torch.randn(geometry.out_features))
+        self.register_buffer("active_penalty", torch.zeros(()))
+
+    def bilinear(self, weight: Tensor, magnitude: Tensor) -> Tensor:
+        """Return the binary weight; while training its distance to ``weight`` is noted."""
+        scale = self.geometry.along_weight(magnitude).to(weight.dtype)
+        if self.training:
+            missing = weight - UNIT * scale * sign(weight)
+            self.bilinear_loss = self.active_penalty / 2 * widened(missing).square().sum()
+        return bilinear_weight(weight, scale)
+
+    def extra_loss(self) -> Tensor | None:
+        """Return the bilinear loss of the last forward."""
+        return self.bilinear_loss if self.training else None
+
+    def on_epoch(self, epoch: int, epochs: int) -> None:
+        """Switch the loss on."""
+        self.active_penalty.fill_(self.penalty)
+
+    def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the signs of the latent weight itself, in training too, and the scales."""
+        return sign(weight), UNIT * self.scale.detach().abs()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the loss out of copies: it belongs to one forward's graph."""
+        return {**self.__dict__, "bilinear_loss": None}
+
+
 @register_method("rbonn", bits=(1, 1), reference="Xu et al., ECCV 2022, arXiv:2209.01542")
-class RBONN(ReActNet):
+class RBONN(Bilinear):
     """RBONN (Xu et al. 2022): recurrent bilinear optimisation; g is the gradient at w_b.
 
     Weights   v = w - u I G, G the gradient that w had in the step before, while training; u is
@@ -65,8 +105,6 @@ class RBONN(ReActNet):
     dropped = ("recurrence", "last_gradient", "active_penalty", "scale")
 
     last_gradient: Tensor
-    active_penalty: Tensor
-    bilinear_loss: Tensor | None = None
 
     def __init__(
         self,
@@ -78,18 +116,13 @@ class RBONN(ReActNet):
         rank_filters: bool = True,
     ) -> None:
         """Draw the scales; there is no last gradient yet."""
-        super().__init__(geometry, weight)
-        if not (penalty >= 0 and 0 <= threshold <= 1):
-            raise ConfigError(
-                f"penalty={penalty}, threshold={threshold}: need penalty >= 0 and "
-                "0 <= threshold <= 1."
-            )
-        self.penalty, self.rank_filters = penalty, rank_filters
+        super().__init__(geometry, weight, penalty=penalty)
+        if not 0 <= threshold <= 1:
+            raise ConfigError(f"threshold={threshold} must be from 0 to 1.")
+        self.rank_filters = rank_filters
         self.backtracked = int(geometry.out_features * (1 - threshold))
-        self.scale = nn.Parameter(torch.randn(geometry.out_features))
         self.recurrence = nn.Parameter(torch.full((geometry.out_features,), 0.2))
         self.register_buffer("last_gradient", torch.zeros_like(weight))
-        self.register_buffer("active_penalty", torch.zeros(()))
 
     def chosen(self, magnitude: Tensor) -> Tensor:
         """Return I, one number per filter."""
@@ -103,21 +136,10 @@ class RBONN(ReActNet):
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Take sparse filters back a step while training, then sign times scale."""
         magnitude = self.scale.abs()
-        scale = self.geometry.along_weight(magnitude).to(weight.dtype)
         if self.training:
             step = self.geometry.along_weight(self.recurrence * self.chosen(magnitude))
             weight = weight - step.to(weight.dtype) * self.last_gradient
-            missing = weight - UNIT * scale * sign(weight)
-            self.bilinear_loss = self.active_penalty / 2 * widened(missing).square().sum()
-        return bilinear_weight(weight, scale)
-
-    def extra_loss(self) -> Tensor | None:
-        """Return the bilinear loss of the last forward."""
-        return self.bilinear_loss if self.training else None
-
-    def on_epoch(self, epoch: int, epochs: int) -> None:
-        """Switch the loss on."""
-        self.active_penalty.fill_(self.penalty)
+        return self.bilinear(weight, magnitude)
 
     @torch.no_grad()
     def on_step(self, weight: nn.Parameter) -> None:
@@ -125,11 +147,3 @@ class RBONN(ReActNet):
         if weight.grad is not None:
             finite = weight.grad.isfinite().all()
             self.last_gradient.copy_(torch.where(finite, weight.grad, self.last_gradient))
-
-    def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the signs of the latent weight itself, in training too."""
-        return sign(weight), UNIT * self.scale.detach().abs()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the loss out of copies: it belongs to one forward's graph."""
-        return {**self.__dict__, "bilinear_loss": None}
