@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from surge.attention import AttentionRule
 from surge.errors import ConfigError
 from surge.functional import operator
+from surge.layers.product import in_units
 
 HOME = "transformers.models.bert.modeling_bert"
 PREFIX = "Binary"
@@ -32,8 +33,7 @@ def two_level_product(a: Tensor, b: Tensor) -> Tensor:
     """
     if not a.numel() or not b.numel():
         return a @ b
-    high_a, high_b = (x.abs().amax() for x in (a, b))
-    unit_a, unit_b = (x / torch.where(h > 0, h, 1) for x, h in ((a, high_a), (b, high_b)))
+    (unit_a, high_a), (unit_b, high_b) = in_units(a), in_units(b)
     return unit_a @ unit_b * (high_a * high_b)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import UnsupportedLayerError
-from surge.layers.product import geometry_arguments, scaled_signs_product
+from surge.layers.product import geometry_arguments, in_units, scaled_signs_product
 from surge.method import Geometry, Method, check_options, get_method
 
 
@@ -54,10 +54,7 @@ class BinaryLayer(nn.Module):
     def product(self, binary: Tensor, weight: Tensor) -> Tensor:
         """Multiply by a binarised weight; a scale inside it acts on the exact sum of +-1."""
         if self.method.two_levels and not self.training and binary.numel():
-            high_x, high_w = (t.detach().abs().amax() for t in (binary, weight))
-            unit_x, unit_w = (
-                t / torch.where(h > 0, h, 1) for t, h in ((binary, high_x), (weight, high_w))
-            )
+            (unit_x, high_x), (unit_w, high_w) = in_units(binary), in_units(weight)
             return self.multiply(unit_x, unit_w) * (high_x * high_w)
         if not self.method.scales_signs():
             return self.multiply(binary, weight)

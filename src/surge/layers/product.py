@@ -64,6 +64,12 @@ def transposed(
     return to_input, to_weight
 
 
+def in_units(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return values +-c, or 0 and c, as +-1, or 0 and 1, and c."""
+    high = x.detach().abs().amax()
+    return x / torch.where(high > 0, high, 1), high
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, weight, stride, padding, dilation, groups = inputs
     ctx.save_for_backward(x, weight)
