@@ -46,3 +46,12 @@ def make_voc(root, objects, year="2007", part="trainval", size=(48, 64)):
         )
     (base / "ImageSets" / "Main" / f"{part}.txt").write_text("\n".join(names) + "\n")
     return base
+
+
+THINGS = [
+    [("dog", 1, 1, 32, 24), ("person", 10, 5, 64, 48, 1)],
+    [("car", 3, 4, 60, 40)],
+    [],
+    [("cat", 20, 10, 50, 45)],
+]
+"""Objects in four images for :func:`make_voc`; the last number of one says that it is difficult."""

@@ -7,14 +7,7 @@ import pytest
 from surge.cli import main
 from surge.recipes.recipe import DataSpec
 from surge.train.detect import load_detection_sets
-from tests.data.trees import make_voc
-
-THINGS = [
-    [("dog", 1, 1, 32, 24), ("person", 10, 5, 64, 48, 1)],
-    [("car", 3, 4, 60, 40)],
-    [],
-    [("cat", 20, 10, 50, 45)],
-]
+from tests.data.trees import THINGS, make_voc
 
 
 @pytest.fixture
