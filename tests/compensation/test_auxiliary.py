@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import surge
+from surge.compensation.auxiliary import redraw
 from surge.errors import ConfigError
 from tests.nets import (
     CASES,
@@ -43,6 +44,14 @@ def test_independent_weight_has_the_values_of_the_main_weight(case):
     _, compensated, _ = pair(case)
     drawn, source = compensated.auxiliary.weight, compensated.weight
     assert torch.equal(drawn.flatten().sort().values, source.flatten().sort().values)
+
+
+def test_an_auxiliary_weight_is_laid_out_as_the_main_one():
+    source = torch.randn(8, 4, 3, 3)
+    last = source.to(memory_format=torch.channels_last)
+    drawn, turned = (redraw(x, x.shape, torch.Generator().manual_seed(0)) for x in (source, last))
+    assert turned.stride() == last.stride() and drawn.stride() == source.stride()
+    assert torch.equal(turned, drawn)
 
 
 @each_kind

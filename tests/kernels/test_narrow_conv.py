@@ -205,3 +205,7 @@ def test_which_layers_fit(monkeypatch):
     assert not fused.fits(layer(groups=2), last)
     assert not fused.fits(layer(out_channels=48), last)
     assert not fused.fits(layer(), last[:0])
+    wide, channels = layer(in_channels=64, out_channels=64), {"memory_format": torch.channels_last}
+    few = torch.randn(2, 64, 8, 8, device="cuda", dtype=torch.bfloat16).to(**channels)
+    many = torch.randn(2, 64, 256, 256, device="cuda", dtype=torch.bfloat16).to(**channels)
+    assert fused.fits(wide, few) and not fused.fits(wide, many)

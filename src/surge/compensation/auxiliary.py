@@ -245,7 +245,8 @@ class LowRankPath(AuxiliaryPath):
 def redraw(source: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:
     """Draw a tensor from the empirical distribution of ``source``, independent of its order.
 
-    The same shape gives a random permutation, so any initialiser is matched exactly.
+    The same shape gives a random permutation, so any initialiser is matched exactly, and is laid
+    out in memory alike: gradients of both weights then need no copy.
     """
     values = source.flatten().cpu()
     wanted = shape.numel()
@@ -253,7 +254,8 @@ def redraw(source: Tensor, shape: torch.Size, generator: torch.Generator) -> Ten
         chosen = torch.randperm(wanted, generator=generator)
     else:
         chosen = torch.randint(values.numel(), (wanted,), generator=generator)
-    return values[chosen].view(shape).to(source.device)
+    drawn = values[chosen].view(shape)
+    return torch.empty_like(source).copy_(drawn) if shape == source.shape else drawn.to(source)
 
 
 PATHS: dict[Kind, type[AuxiliaryPath]] = {

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 WIDTHS = (16, 32, 64)
 """Channels that the kernels have tiles for."""
 
+WIDE, PIXELS = 64, 2**16
+"""So many channels are left to the stock kernels where more pixels fill a GPU."""
+
 SURROGATES = {"clipped": 1, "bireal": 2}
 """The kernels' numbers for a method's input rule."""
 
@@ -42,6 +45,7 @@ def fits(layer: "BinaryConv2d", z: Tensor) -> bool:
         and g.groups == 1
         and g.in_features in WIDTHS
         and g.out_features in WIDTHS
+        and (max(g.in_features, g.out_features) < WIDE or z[:, 0].numel() <= PIXELS)
         and type(method).binarize is Method.binarize
         and type(method).scale_output is Method.scale_output
     )

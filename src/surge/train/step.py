@@ -66,9 +66,18 @@ class ImageObjective:
         return right.sum()
 
 
-def compiled_step(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a whole forward; many small kernels (one layer's weights each) are put together."""
-    return torch.compile(_own_code(forward), fullgraph=True, options={"combo_kernels": True})
+SMALL = 2**16
+"""Elements up to which the work on a weight takes no longer than its start."""
+
+
+def compiled_step(forward: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
+    """Compile a whole forward of a model.
+
+    Where all weights are small, kernels that do the same to several of them are put together.
+    Elsewhere that would only make sums slower: they get tiles that suit none of them.
+    """
+    small = all(p.numel() <= SMALL for p in model.parameters())
+    return torch.compile(_own_code(forward), fullgraph=True, options={"combo_kernels": small})
 
 
 def _own_code(method: Any) -> Any:
@@ -140,7 +149,7 @@ class TrainStep:
             parts.optimizer.add_param_group({**parts.optimizer.param_groups[0], **own})
         self.dtype = compute_dtype(spec, loader.device)
         self.sums = Sums(loader.device)
-        self._forward = compiled_step(self.forward) if compiled else self.forward
+        self._forward = compiled_step(self.forward, parts.model) if compiled else self.forward
 
     def autocast(self) -> torch.autocast:
         """Return the precision context of the forward."""
