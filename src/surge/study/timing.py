@@ -4,11 +4,15 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 TURN = 0.02
 """Seconds of one contender's turn, at most; at least ``LEAST`` calls are timed in it."""
 LEAST = 2
+
+Pairs = list[tuple[float, float]]
+"""Seconds and processor seconds of several calls."""
 
 
 @dataclass(frozen=True)
@@ -63,27 +67,43 @@ def interleaved(
         worked: Where processor times come from.
         on_round: Called after every round with its number.
     """
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
-    order, draw = list(contenders), Random(0)
     for call in contenders.values():
         call()
+    turns = {name: partial(turn, call, clock, worked) for name, call in contenders.items()}
+    return in_turns(turns, seconds=seconds, pause=pause, clock=clock, on_round=on_round)
+
+
+def in_turns(
+    turns: Mapping[str, Callable[[], Pairs]],
+    *,
+    seconds: float,
+    pause: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+    on_round: Callable[[int], None] = lambda done: None,
+) -> dict[str, Timing]:
+    """Do what :func:`interleaved` does with contenders that time their turns themselves."""
+    found: dict[str, Pairs] = {name: [] for name in turns}
+    order, draw = list(turns), Random(0)
     end, rounds = clock() + seconds, 0
     while rounds < 3 or clock() < end:
         draw.shuffle(order)
         for name in order:
             if pause:
                 time.sleep(pause)
-            found[name] += _turn(contenders[name], clock, worked)
+            found[name] += turns[name]()
         rounds += 1
         on_round(rounds)
     return {name: Timing(*zip(*pairs, strict=True)) for name, pairs in found.items()}
 
 
-def _turn(
-    call: Callable[[], object], clock: Callable[[], float], worked: Callable[[], float]
-) -> list[tuple[float, float]]:
+def turn(
+    call: Callable[[], object],
+    clock: Callable[[], float] = time.perf_counter,
+    worked: Callable[[], float] = time.process_time,
+) -> Pairs:
+    """Call once, then time calls; return (time, processor time) of each."""
     call()
-    pairs: list[tuple[float, float]] = []
+    pairs: Pairs = []
     while len(pairs) < LEAST or sum(taken for taken, _ in pairs) < TURN:
         begun, busy = clock(), worked()
         call()
