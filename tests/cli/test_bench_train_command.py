@@ -7,18 +7,18 @@ import torch
 
 from surge.cli import main
 from surge.models import build_model
-from surge.study import training_speed
-from surge.study.training_speed import NETWORKS, Ceilings, Network, Step
+from surge.study.training_networks import NETWORKS, Network
+from surge.study.training_speed import Ceilings, Step, held_bytes, peak_bytes
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Know a network that takes no time."""
 
-    def build():
-        return build_model("cnn_digits", width=16)
+    def build(width=8):
+        return build_model("cnn_digits", width=width)
 
-    monkeypatch.setitem(NETWORKS, "small", Network(build, "recu", (1, 8, 8), 4, 10))
+    monkeypatch.setitem(NETWORKS, "small", Network(build, "recu", (1, 8, 8), 4, 10, channels=8))
 
 
 def run(*arguments):
@@ -49,6 +49,24 @@ def test_rows_picture_and_stored_results(tmp_path, capsys):
     assert "time / plain" in capsys.readouterr().out
 
 
+def test_width_is_a_factor_on_the_channels(tmp_path, capsys):
+    code = run(
+        *("--network", "small", "--variants", "plain", "surge", "salient", "--width", "1", "2"),
+        *("--batch", "4", "--json", str(tmp_path / "b.json"), "--out", str(tmp_path)),
+    )
+    assert code == 0
+    rows = json.loads((tmp_path / "b.json").read_text())
+    assert [(r["width"], r["variant"]) for r in rows] == [
+        (width, variant) for width in (1, 2) for variant in ("plain", "surge", "salient")
+    ]
+    plain, surge, salient, wide = rows[:4]
+    # Two of the four layers see twice as many channels on both sides.
+    assert 2 * plain["flops"] < wide["flops"] < 4 * plain["flops"]
+    assert plain["flops"] < salient["flops"] < surge["flops"]
+    assert (tmp_path / "training.png").stat().st_size > 5_000
+    assert "width" in capsys.readouterr().out
+
+
 def test_bars_for_one_batch(tmp_path):
     assert (
         run("--network", "small", "--variants", "plain", "--batch", "2", "--out", str(tmp_path))
@@ -65,6 +83,8 @@ def test_bars_for_one_batch(tmp_path):
         (("--modes", "captured"), "needs a CUDA GPU"),
         (("--modes", "eagre"), 'Did you mean "eager"?'),
         (("--profile",), "leave it out on a CPU"),
+        (("--network", "vggsmall", "--width", "2"), "above 1 for resnet20"),
+        (("--width", "0"), "at least 1"),
     ],
 )
 def test_wrong_words_are_one_line(arguments, words, capsys):
@@ -80,7 +100,7 @@ def test_tied_step_has_one_product_less(tmp_path):
 
 
 def test_bert_shape_is_known():
-    network = training_speed.NETWORKS["bert-base"]
+    network = NETWORKS["bert-base"]
     assert network.shape == (3, 128) and network.batch == 32
 
 
@@ -105,3 +125,19 @@ def test_modes_on_a_gpu(mode, tmp_path):
     rows = json.loads((tmp_path / "b.json").read_text())
     assert all(row["peak_bytes"] > row["saved_bytes"] / 4 for row in rows)
     assert all(row["step_ms"] > row["floor_ms"] for row in rows)
+
+
+@pytest.mark.gpu
+def test_memory_of_a_captured_step_does_not_depend_on_its_neighbours():
+    cuda, living, peaks = torch.device("cuda"), [], []
+    for variant in ("plain", "surge", "plain", "surge"):
+        before = held_bytes(cuda)
+        step = Step("resnet20", variant, "captured", cuda, 64)
+        step()
+        peaks.append(peak_bytes(step, before))
+        living.append(step)
+    assert peaks[:2] == pytest.approx(peaks[2:], rel=1e-3)
+    assert 0 < peaks[0] < peaks[1] < 1.2 * peaks[0]
+    for step in living:  # scratch that was freed is not theirs
+        step()
+        assert all(p.isfinite().all() for p in step.model.parameters())

@@ -73,6 +73,15 @@ def test_resnet_head_is_batchnorm_then_linear():
     torch.testing.assert_close(model(images), model.fc(model.bn2(body)))
 
 
+def test_resnet20_can_be_wider(inner_convs):
+    twice = resnet20(width=32)
+    assert [stage[0].conv2.out_channels for stage in twice.stages] == [32, 64, 128]
+    assert sum(conv.weight.numel() for conv in inner_convs(twice)) == 4 * 267_264
+    assert twice(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    with pytest.raises(ConfigError, match="width=0 is not accepted"):
+        resnet20(width=0)
+
+
 def test_resnet20_clamps_the_stem_and_resnet18_does_not():
     assert isinstance(resnet20().act1, nn.Hardtanh)
     assert isinstance(resnet18_cifar().act1, nn.Identity)

@@ -21,6 +21,17 @@ from surge.study import step_profile
         ("triton_tem_fused_mm_4", "products"),
         ("triton_for_fused_7", "element by element"),
         ("void at::native::vectorized_elementwise_kernel<4>", "element by element"),
+        ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816dgrad_optimized>", "products"),
+        (
+            "_ZN17cutlass__5x_cudnn6KernelI66cutlass_tensorop_bf16_s16816wgrad_bf16_elementwiseE",
+            "products",
+        ),
+        ("void cudnn::cnn::nhwcAddPaddingKernel<__nv_bfloat16, float>(int)", "products"),
+        ("void nhwcAddPaddingKernel<__nv_bfloat16>(int)", "products"),
+        ("init_device_workspace(int*, int)", "products"),
+        ("nvjet_hsh_192x192_64x3_1x2_h_bz_coopB_TNN", "products"),
+        ("triton_red_fused__native_batch_norm_legit_functional_convolution_0", "sums"),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<Adam>", "optimizer"),
         ("Memcpy DtoD", "copies"),
         ("something_else", "other"),
     ],
@@ -46,6 +57,10 @@ def test_section_has_a_row_per_step(tmp_path):
     (tmp_path / "profile.jsonl").write_text("".join(lines))
     made = step_profile.section(tmp_path)
     assert "| resnet20 | surge | captured | - | 80 | - | - | 900 | - | - | 49 |" in made
+    gone = replace(sums, kernels=0.0, microseconds=0.0)
+    (tmp_path / "profile.jsonl").write_text("".join([*lines, json.dumps(gone.as_dict()) + "\n"]))
+    made = step_profile.section(tmp_path)
+    assert "| resnet20 | surge | captured | - | - | - | - | 900 | - | - | 40 |" in made
 
 
 @pytest.mark.gpu
@@ -59,3 +74,4 @@ def test_profile_of_a_step_sees_its_product():
     step()
     found = step_profile.profile(step)
     assert found["products"][0] == pytest.approx(1.0) and found["products"][1] > 0
+    assert found["optimizer"] == (0.0, 0.0)

@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
-import gc
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 
 from surge.cli.console import print_table, progress
-from surge.errors import ConfigError, did_you_mean
+from surge.errors import ConfigError
 from surge.study import figures, speed_table, training_speed
 from surge.study.speed_figures import draw
 from surge.study.step_profile import Share, profile
 from surge.study.timing import interleaved
-from surge.study.training_speed import MODES, NETWORKS, VARIANTS, Ceilings, Row, Step
+from surge.study.training_networks import NETWORKS, check_width, known
+from surge.study.training_speed import MODES, VARIANTS, Ceilings, Row, Step
 from surge.train.run import describe_environment
 
 if TYPE_CHECKING:
     from surge.cli.bench_train import BenchTrainCommand
 
 
+@dataclass(frozen=True)
+class Job:
+    """Steps that are timed in turns: they differ in their variant alone."""
+
+    network: str
+    batch: int
+    width: int
+    mode: str
+
+    @property
+    def own(self) -> bool:
+        """Whether batch and width are those of the network."""
+        return (self.batch, self.width) == (NETWORKS[self.network].batch, 1)
+
+
 def bench_train(command: BenchTrainCommand, console: Console) -> None:
-    """Measure every network, mode and batch that was asked for."""
+    """Measure every network, mode, batch and width that was asked for."""
     device = torch.device(command.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     modes = command.modes or (MODES if device.type == "cuda" else MODES[:1])
-    for names, known, what in (
+    for names, table, what in (
         (command.network, NETWORKS, "network"),
         (command.variants, dict.fromkeys(VARIANTS), "variant"),
         (modes, dict.fromkeys(MODES), "mode"),
     ):
         for name in names:
-            if name not in known:
-                hint = did_you_mean(name, known)
-                raise ConfigError(f'There is no {what} "{name}".{hint} Known: {", ".join(known)}.')
+            known(name, table, what)
+    for name in command.network:
+        for width in command.width:
+            check_width(name, width)
     if "captured" in modes and device.type != "cuda":
         raise ConfigError("A captured step needs a CUDA GPU; leave it out with --modes eager.")
     if command.profile and device.type != "cuda":
@@ -51,21 +68,20 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
             f"{ceilings.bytes / 1e12:.2f} TB/s in a copy."
         )
     jobs = [
-        (name, batch or NETWORKS[name].batch, mode)
+        Job(name, batch or NETWORKS[name].batch, width, mode)
         for name in command.network
         for batch in (command.batch or (0,))
+        for width in command.width
         for mode in modes
     ]
     rows: list[Row] = []
     with progress(console, "training steps", total=len(jobs)) as advance:
-        for name, batch, mode in jobs:
-            wanted = [v for v in command.variants if v != "literal" or mode == "eager"]
-            found = _measure(
-                command, name, batch, mode, wanted, device, ceilings, environment, console
-            )
+        for job in jobs:
+            found = _measure(command, job, device, ceilings, environment, console)
             _store(found, command)
             rows += found
-            advance(f"{name} {mode}, batch {batch}")
+            wide = f", width {job.width}" if job.width > 1 else ""
+            advance(f"{job.network} {job.mode}, batch {job.batch}{wide}")
     _show(rows, console)
     paths = figures.save(draw(rows), [row.as_dict() for row in rows], command.out / "training.png")
     console.print(f"The picture: {paths[0]}")
@@ -83,10 +99,7 @@ def _store(rows: list[Row], command: BenchTrainCommand) -> None:
 
 def _measure(
     command: BenchTrainCommand,
-    name: str,
-    batch: int,
-    mode: str,
-    variants: list[str],
+    job: Job,
     device: torch.device,
     ceilings: Ceilings | None,
     environment: dict[str, object],
@@ -94,20 +107,21 @@ def _measure(
 ) -> list[Row]:
     steps: dict[str, Step] = {}
     facts: dict[str, tuple[int | None, int, int]] = {}
-    for variant in variants:
+    for variant in command.variants:
+        if variant == "literal" and job.mode != "eager":
+            continue
         # Counted on a network of its own: its autograd nodes would bind the graph to its stream.
-        counted = Step(name, variant, "eager", device, batch)
+        counted = Step(job.network, variant, "eager", device, job.batch, job.width)
         saved, flops = counted.saved_bytes(), counted.flops()
         del counted
-        gc.collect()
-        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        step = Step(name, variant, mode, device, batch)
+        before = training_speed.held_bytes(device)
+        step = Step(job.network, variant, job.mode, device, job.batch, job.width)
         step()
         facts[variant] = (training_speed.peak_bytes(step, before), saved, flops)
         steps[variant] = step
     timings = interleaved(steps, seconds=command.seconds)
     if command.profile:
-        _profile(command, steps, console)
+        _profile(command, job, steps, console)
     rows = []
     for variant, step in steps.items():
         peak, saved, flops = facts[variant]
@@ -115,12 +129,13 @@ def _measure(
         floor = ceilings and ceilings.floor(flops, step.moved_bytes(saved))
         rows.append(
             Row(
-                network=name,
+                network=job.network,
                 variant=variant,
-                mode=mode,
-                batch=batch,
+                mode=job.mode,
+                batch=job.batch,
+                width=job.width,
                 step_ms=1e3 * median,
-                images_per_s=batch / median,
+                images_per_s=job.batch / median,
                 peak_bytes=peak,
                 saved_bytes=saved,
                 flops=flops,
@@ -134,15 +149,21 @@ def _measure(
     return rows
 
 
-def _profile(command: BenchTrainCommand, steps: dict[str, Step], console: Console) -> None:
+def _profile(
+    command: BenchTrainCommand, job: Job, steps: dict[str, Step], console: Console
+) -> None:
     """Print what the kernels of every step take, and store it."""
     shares = [
-        Share(step.name, variant, step.mode, kind, count, time)
+        Share(job.network, variant, job.mode, kind, count, time)
         for variant, step in steps.items()
         for kind, (count, time) in profile(step).items()
     ]
-    print_table(console, [share.as_dict() for share in shares], title="microseconds per step")
-    if command.results is not None:
+    print_table(
+        console,
+        [share.as_dict() for share in shares if share.kernels],
+        title=f"microseconds per step, batch {job.batch}, width {job.width}",
+    )
+    if command.results is not None and job.own:
         with (command.results / "profile.jsonl").open("a") as file:
             file.writelines(json.dumps(share.as_dict()) + "\n" for share in shares)
 

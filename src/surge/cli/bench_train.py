@@ -15,8 +15,9 @@ class BenchTrainCommand:
     """Time training steps: plain, SURGE as the paper prints it, and SURGE as it is done here.
 
     Variants: plain, literal (the paper's formula written out, eager only; needs a checkout),
-    surge, and its variants tied, 1x1, lowrank, frozen, half, fp8. Modes: eager, compiled, captured
-    (compiled and replayed from a CUDA graph). Steps of one network are timed in turns. Beside each
+    surge, and its variants tied, 1x1, lowrank, frozen, half and salient (half of the layers, at
+    random or those that clip most), fp8. Modes: eager, compiled, captured (compiled and replayed
+    from a CUDA graph). Steps of one network are timed in turns. Beside each
     stand the memory, what the forward saves for the backward, the operations, and the least time
     that the device's measured ceilings allow. Networks: resnet20, resnet18-cifar, vggsmall,
     resnet18-224 (Bi-Real Net's), reactnet-224, rbonn-224, bert-base.
@@ -24,6 +25,7 @@ class BenchTrainCommand:
     Example:
         surge bench train --network resnet20 --json bench.json
         surge bench train --network resnet18-224 bert-base --modes captured --variants plain surge
+        surge bench train --network resnet20 --modes captured --width 1 2 4
         surge bench train --network resnet20 --device cpu --batch 16 --modes eager
     """
 
@@ -35,12 +37,16 @@ class BenchTrainCommand:
     """How steps run; by default all that the device can do."""
     batch: tuple[int, ...] = ()
     """Samples per step, several to see how the cost grows; by default the recipe's."""
+    width: tuple[int, ...] = (1,)
+    """Channels in times the network's own, several to see how the cost grows (resnet20)."""
     device: str | None = None
     """cuda or cpu; by default a GPU if there is one."""
     seconds: float = 6.0
     """Time to measure each network and mode for, all variants together."""
     profile: bool = False
-    """Also say which kernels a step consists of, by what they do (GPU)."""
+    """Also say which kernels a step consists of, by what they do (GPU).
+
+    Stored for the network's own batch and width."""
     out: Path = Path("runs/bench")
     """Folder for the picture and its numbers."""
     json: Path | None = None

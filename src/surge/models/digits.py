@@ -4,8 +4,13 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from surge.errors import ConfigError
-from surge.models.parts import activation_layer, check_classes, conv3x3, init_kaiming_
+from surge.models.parts import (
+    activation_layer,
+    check_classes,
+    check_width,
+    conv3x3,
+    init_kaiming_,
+)
 
 
 class CnnDigits(nn.Module):
@@ -17,8 +22,7 @@ class CnnDigits(nn.Module):
     def __init__(self, classes: int, width: int, activation: str) -> None:
         super().__init__()
         check_classes(classes)
-        if width < 1:
-            raise ConfigError(f"width={width} is not accepted: it must be at least 1.")
+        check_width(width)
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         channels = 1
         for unit, outputs in enumerate((width, width, 2 * width), start=1):

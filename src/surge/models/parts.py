@@ -34,6 +34,12 @@ def check_classes(classes: int) -> None:
         raise ConfigError(f"classes={classes} is not accepted: a classifier needs at least 1.")
 
 
+def check_width(width: int) -> None:
+    """Raise a :class:`ConfigError` unless the first layer has at least one channel."""
+    if width < 1:
+        raise ConfigError(f"width={width} is not accepted: it must be at least 1.")
+
+
 def activation_layer(name: str) -> nn.Module:
     """Return a new activation module, never an in-place one."""
     check_option("activation", name, tuple(ACTIVATIONS))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from surge.models.parts import (
     activation_layer,
     check_classes,
+    check_width,
     conv3x3,
     init_kaiming_,
     shortcut_path,
@@ -117,16 +118,18 @@ class CifarResNet(nn.Module):
 
 
 def resnet20(
-    classes: int = 10, *, shortcut: str = "pool", activation: str = "hardtanh"
+    classes: int = 10, *, width: int = 16, shortcut: str = "pool", activation: str = "hardtanh"
 ) -> CifarResNet:
     """Build ResNet-20 with a shortcut around every convolution, widths 16, 32, 64.
 
-    267,264 weights in the 18 block convolutions. ``activation="relu"`` without ``binarize_``
-    is the float reference.
+    267,264 weights in the 18 block convolutions. ``width`` is that of the first stage; the second
+    and third have two and four times as many channels. ``activation="relu"`` without
+    ``binarize_`` is the float reference.
     """
+    check_width(width)
     return CifarResNet(
         DoubleShortcutBlock,
-        (16, 32, 64),
+        (width, 2 * width, 4 * width),
         depth=3,
         classes=classes,
         shortcut=shortcut,

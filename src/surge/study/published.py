@@ -9,7 +9,7 @@ from pathlib import Path
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.study import latency_table, results, scaling, speed_table, step_profile
+from surge.study import latency_table, results, scaling, speed_figures, speed_table, step_profile
 from surge.study.markers import replaced
 from surge.study.rest_table import section as rest_section
 from surge.study.results import Result
@@ -89,7 +89,11 @@ PAGES: dict[str, dict[str, Section]] = {
     },
     "docs/deploying.md": {"inference": latency_table.section, "rest": rest_section},
     "docs/distributed.md": {"scaling": scaling.section},
-    "docs/performance.md": {"training": speed_table.section, "profile": step_profile.section},
+    "docs/performance.md": {
+        "training": speed_table.section,
+        "sweeps": speed_table.sweeps_section,
+        "profile": step_profile.section,
+    },
 }
 """What every page shows."""
 
@@ -103,8 +107,9 @@ def renewed(text: str, page: str, folder: Path) -> str:
 
 
 def renew_all(root: Path) -> None:
-    """Rewrite the tables of all pages in place."""
+    """Rewrite the tables of all pages in place, and draw the pictures that go with them."""
     for page in PAGES:
         path = root / page
         text = renewed(path.read_text(encoding="utf-8"), page, root / "results")
         path.write_text(text, encoding="utf-8")
+    speed_figures.renew(root / "results", root / "docs")

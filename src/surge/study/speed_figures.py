@@ -1,12 +1,14 @@
-"""Pictures of training steps: variants side by side, and how their cost grows with the batch."""
+"""Pictures of training steps: variants side by side, and how cost grows with batch and width."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surge.study import figures
+from surge.study import figures, speed_table
 from surge.study.figures import COLOURS
+from surge.study.speed_sweeps import Sweep, compared, sweeps
 from surge.study.training_speed import Row
 
 if TYPE_CHECKING:
@@ -17,18 +19,51 @@ PAINT = {"plain": "grey", "literal": "orange", "surge": "blue", "tied": "green"}
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Return one panel per network: bars of step times, or lines if there are several batches."""
-    networks = list(dict.fromkeys(row.network for row in rows))
+    """Return bars of step times for every network, or lines where a batch or width varies."""
+    found = sweeps(rows)
+    swept = {sweep.network for sweep in found}
+    alone = [n for n in dict.fromkeys(row.network for row in rows) if n not in swept]
     with figures.look():
-        figure, axes = figures.new_figure(1, len(networks), panel=(4.6, 3.4))
-        for panel, name in zip(axes, networks, strict=True):
+        figure, axes = figures.new_figure(1, len(alone) + len(found), panel=(4.6, 3.4))
+        for panel, name in zip(axes, alone, strict=False):
             own = [row for row in rows if row.network == name]
-            grows = len({row.batch for row in own}) > 1
-            (_lines if grows else _bars)(panel, own)
+            _bars(panel, own)
             floored = any(row.floor_ms is not None for row in own)
-            words = ", against the batch" if grows else ", line: the floor" if floored else ""
+            words = ", line: the floor" if floored else ""
             figures.panel_title(panel, name, f"milliseconds per training step{words}")
+        for panel, sweep in zip(axes[len(alone) :], found, strict=True):
+            _lines(panel, sweep)
     return figure
+
+
+def draw_sweeps(found: Sequence[Sweep]) -> Figure:
+    """Return one panel per sweep, both axes linear and from zero."""
+    with figures.look():
+        figure, axes = figures.new_figure(1, len(found), panel=(4.2, 3.2))
+        for panel, sweep in zip(axes, found, strict=True):
+            _lines(panel, sweep)
+    return figure
+
+
+def renew(folder: Path, docs: Path) -> list[Path]:
+    """Draw the published picture from what is stored; without a sweep there is none."""
+    found = compared(speed_table.read(folder))
+    picture = docs / speed_table.PICTURE
+    if not found:
+        for path in (picture, picture.with_suffix(".csv")):
+            path.unlink(missing_ok=True)
+        return []
+    return figures.save(draw_sweeps(found), numbers(found), picture)
+
+
+def numbers(found: Sequence[Sweep]) -> list[dict[str, object]]:
+    """Return what a picture of sweeps is drawn from."""
+    kept = ("network", "variant", "mode", "batch", "width", "step_ms", "hardware", "torch")
+    return [
+        {"against": sweep.by, **{name: getattr(row, name) for name in kept}}
+        for sweep in found
+        for row in sweep.rows
+    ]
 
 
 def _colour(variant: str) -> str:
@@ -47,21 +82,21 @@ def _bars(axes: Axes, rows: Sequence[Row]) -> None:
     axes.margins(x=0.2)
 
 
-def _lines(axes: Axes, rows: Sequence[Row]) -> None:
-    for variant, mode in dict.fromkeys((row.variant, row.mode) for row in rows):
-        own = sorted(
-            (r for r in rows if (r.variant, r.mode) == (variant, mode)), key=lambda r: r.batch
-        )
+def _lines(axes: Axes, sweep: Sweep) -> None:
+    modes = {row.mode for row in sweep.rows}
+    for variant, mode in dict.fromkeys((row.variant, row.mode) for row in sweep.rows):
+        own = [r for r in sweep.rows if (r.variant, r.mode) == (variant, mode)]
         axes.plot(
-            [r.batch for r in own],
+            [getattr(r, sweep.by) for r in own],
             [r.step_ms for r in own],
             marker="o",
             markersize=3,
             color=_colour(variant),
-            linestyle={"eager": ":", "compiled": "--"}.get(mode, "-"),
+            linestyle={"eager": ":", "compiled": "--"}.get(mode, "-") if len(modes) > 1 else "-",
             label=f"{variant}, {mode}",
         )
-    axes.set_xlabel("batch")
+    axes.set_xlabel("batch" if sweep.by == "batch" else "channels, times the network's own")
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=7)
+    figures.panel_title(axes, sweep.network, f"milliseconds per training step, {sweep.fixed}")

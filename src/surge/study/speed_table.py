@@ -4,9 +4,13 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from surge.study.training_speed import NETWORKS, Row
+from surge.study.speed_sweeps import compared, own_kind, table
+from surge.study.training_networks import NETWORKS
+from surge.study.training_speed import Row
 
 PAPER_FORM = ("literal", "eager")
+PICTURE = Path("images/step-cost.png")
+"""Cost against batch and width, beside the page that shows it."""
 
 
 def read(folder: Path) -> list[Row]:
@@ -14,12 +18,13 @@ def read(folder: Path) -> list[Row]:
     path = folder / "training.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     found = [Row(**json.loads(line)) for line in lines]
-    return list({(r.network, r.variant, r.mode, r.batch): r for r in found}.values())
+    return list({(r.network, r.variant, r.mode, r.batch, r.width): r for r in found}.values())
 
 
 def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
     """Return the cells of a step, beside the plain step and the paper's form among ``rows``."""
-    alike = [r for r in rows if (r.network, r.batch) == (row.network, row.batch)]
+    kind = (row.network, row.batch, row.width)
+    alike = [r for r in rows if (r.network, r.batch, r.width) == kind]
     plain = next((r for r in alike if (r.variant, r.mode) == ("plain", row.mode)), None)
     literal = next((r for r in alike if (r.variant, r.mode) == PAPER_FORM), None)
 
@@ -30,6 +35,7 @@ def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
         "variant": row.variant,
         "mode": row.mode,
         "batch": str(row.batch),
+        "width": str(row.width),
         "ms": f"{row.step_ms:.2f}",
         "images/s": f"{row.images_per_s:,.0f}",
         "time / plain": share(row.step_ms, plain.step_ms if plain else None),
@@ -44,7 +50,7 @@ def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
 
 def over_plain(rows: Sequence[Row], network: str) -> dict[tuple[str, str], float]:
     """Return (variant, mode) of a network: its time over the plain step's in that mode."""
-    times = {(r.variant, r.mode): r.step_ms for r in rows if r.network == network}
+    times = {(r.variant, r.mode): r.step_ms for r in own_kind(rows, network)}
     return {
         (variant, mode): times[variant, mode] / times["plain", mode]
         for variant, mode in (PAPER_FORM, ("surge", "captured"), ("tied", "captured"))
@@ -53,22 +59,35 @@ def over_plain(rows: Sequence[Row], network: str) -> dict[tuple[str, str], float
 
 
 def section(folder: Path) -> str:
-    """Return all stored steps, by network and batch."""
+    """Return the stored steps of every network, at its own batch and width."""
     stored = read(folder)
     if not stored:
         return "Nothing is stored yet.\n"
     parts = []
     for name in NETWORKS:
-        rows = [row for row in stored if row.network == name]
-        for batch in sorted({row.batch for row in rows}):
-            lines = [line(row, stored) for row in rows if row.batch == batch]
-            columns = [c for c in lines[0] if c not in ("batch", "saved MB")]  # a page is narrow
-            parts += [f"**{name}, batch {batch}**\n", f"| {' | '.join(columns)} |"]
-            parts += [f"| --- | --- |{' ---: |' * (len(columns) - 2)}"]
-            parts += [f"| {' | '.join(cells[c] for c in columns)} |" for cells in lines]
-            parts.append("")
+        lines = [line(row, stored) for row in own_kind(stored, name)]
+        if not lines:
+            continue
+        # A page is narrow.
+        columns = [c for c in lines[0] if c not in ("batch", "width", "saved MB")]
+        parts += [f"**{name}, batch {lines[0]['batch']}**\n", f"| {' | '.join(columns)} |"]
+        parts += [f"| --- | --- |{' ---: |' * (len(columns) - 2)}"]
+        parts += [f"| {' | '.join(cells[c] for c in columns)} |" for cells in lines]
+        parts.append("")
     used = {
         n: ", ".join(sorted({str(getattr(r, n)) for r in stored})) for n in ("hardware", "torch")
     }
     parts.append(f"One {used['hardware']}, torch {used['torch']}, bf16 autocast.")
     return "\n".join(parts) + "\n"
+
+
+def sweeps_section(folder: Path) -> str:
+    """Return what is stored at several batches or widths: a table each, and their picture."""
+    found = compared(read(folder))
+    if not found:
+        return "Nothing is stored yet.\n"
+    parts = []
+    for sweep in found:
+        title = f"**{sweep.network} against the {sweep.by}, {sweep.rows[0].mode}, {sweep.fixed}**"
+        parts += [f"{title}\n", table(sweep)]
+    return "\n".join([*parts, f"![Milliseconds of a step by batch and width]({PICTURE})\n"])

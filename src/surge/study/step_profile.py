@@ -12,9 +12,10 @@ import torch
 KINDS: dict[str, str] = {
     "own kernels": r"^_(forward|input_gradient|weight_gradient)",
     "sums": r"^triton_(red|per|mix)",
-    "element by element": r"^triton_(?!tem)|elementwise",
+    "element by element": r"^triton_(?!tem)|^(?!.*(cudnn|cutlass)).*elementwise",
     "optimizer": r"multi_tensor|fused_adam|fused_sgd",
-    "products": r"triton_tem|conv|cudnn|cutlass|xmma|gemm|nvjet|wgrad|dgrad|fprop|cublas",
+    "products": r"triton_tem|conv|cudnn|cutlass|xmma|gemm|nvjet|wgrad|dgrad|fprop|cublas"
+    r"|init_device_workspace|AddPadding",
     "copies": r"memcpy|memset|copy|fill",
 }
 """Names of kernels, the first that fits counts; ``triton_`` ones are made by torch.compile."""
@@ -75,20 +76,27 @@ def section(folder: Path) -> str:
     head = ("network", "variant", "mode", *KINDS, OTHER, "kernels")
     rows = [f"| {' | '.join(head)} |", f"| --- | --- | --- |{' ---: |' * (len(head) - 3)}"]
     for names, kinds in steps.items():
-        times = [f"{kinds[k].microseconds:,.0f}" if k in kinds else "-" for k in (*KINDS, OTHER)]
+        found = [kinds.get(kind) for kind in (*KINDS, OTHER)]
+        times = [
+            f"{share.microseconds:,.0f}" if share and share.kernels else "-" for share in found
+        ]
         count = sum(share.kernels for share in kinds.values())
         rows.append(f"| {' | '.join((*names, *times, f'{count:,.0f}'))} |")
     return "\n".join(rows) + "\n"
 
 
 def profile(step: Callable[[], None]) -> dict[str, tuple[float, float]]:
-    """Run a warm step a few times and return what its kernels take, by kind; needs a GPU."""
+    """Run a warm step a few times and return what its kernels take, by kind; needs a GPU.
+
+    Kinds that do not occur are there with zeros: stored, they replace what an older profile had.
+    """
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as recording
 
-    with recording(activities=[ProfilerActivity.CUDA]) as found:
+    with recording(activities=[ProfilerActivity.CUDA]) as recorded:
         for _ in range(STEPS):
             step()
     cuda = torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]
-    events = [(e.name, float(e.device_time)) for e in found.events() if e.device_type == cuda]
-    return gathered(events, STEPS)
+    events = [(e.name, float(e.device_time)) for e in recorded.events() if e.device_type == cuda]
+    found = gathered(events, STEPS)
+    return found | {k: (0.0, 0.0) for k in (*KINDS, OTHER) if k not in found}

@@ -4,6 +4,7 @@ A step is everything a loop does for a batch that is already on the device: forw
 backward, optimizer, scales. Inputs are random; speed does not depend on them.
 """
 
+import gc
 import importlib.util
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -16,16 +17,10 @@ from torch import Tensor, nn
 
 from surge.compensation import compensate_
 from surge.convert import binarize_
-from surge.errors import ConfigError, did_you_mean
+from surge.errors import ConfigError
 from surge.layers.hooks import extra_loss, on_epoch, on_step
-from surge.models import (
-    bireal_resnet18,
-    reactnet_resnet18,
-    resnet18_cifar,
-    resnet20,
-    vgg_small,
-)
 from surge.recipes.variants import options_of
+from surge.study.training_networks import NETWORKS, Network, built, known
 from surge.train.step import compiled_step
 
 LITERAL = Path("benchmarks/literal.py")
@@ -34,49 +29,14 @@ LITERAL = Path("benchmarks/literal.py")
 MODES = ("eager", "compiled", "captured")
 """Plain torch; compiled; compiled and replayed from a CUDA graph."""
 
-VARIANTS = ("plain", "literal", "surge", "tied", "1x1", "lowrank", "frozen", "half", "fp8")
+VARIANTS = (
+    *("plain", "literal", "surge", "tied", "1x1", "lowrank", "frozen", "half", "salient", "fp8"),
+)
+"""``half`` and ``salient``: half of the layers, drawn at random or those that clip most."""
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network to train: how it is built and what it is fed with."""
-
-    build: Callable[[], nn.Module]
-    method: str
-    shape: tuple[int, ...]
-    batch: int
-    classes: int
-    adam: bool = False
-    skip: tuple[str, ...] = ()
-
-
-def _bert() -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    from surge.models.bert import BertClassifier
-
-    config = BertConfig(
-        num_labels=2, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, hidden_act="relu"
-    )
-    return BertClassifier(BertForSequenceClassification(config))
-
-
-NETWORKS = {
-    "resnet20": Network(resnet20, "recu", (3, 32, 32), 256, 10),
-    "resnet18-cifar": Network(resnet18_cifar, "recu", (3, 32, 32), 256, 10),
-    "vggsmall": Network(vgg_small, "recu", (3, 32, 32), 256, 10),
-    "resnet18-224": Network(
-        bireal_resnet18, "bireal", (3, 224, 224), 256, 1000, adam=True, skip=("*downsample*",)
-    ),
-    "reactnet-224": Network(
-        reactnet_resnet18, "reactnet", (3, 224, 224), 256, 1000, adam=True, skip=("*downsample*",)
-    ),
-    "rbonn-224": Network(
-        reactnet_resnet18, "rbonn", (3, 224, 224), 256, 1000, adam=True, skip=("*downsample*",)
-    ),
-    "bert-base": Network(_bert, "bit", (3, 128), 32, 2, adam=True),
-}
-"""By name; the batches are those of the paper's recipes."""
+SHOWN = 32
+"""Samples by which ``salient`` chooses its layers."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +60,8 @@ class Row:
     hardware: str
     torch: str
     commit: str | None
+    width: int = 1
+    """Channels, in times the network's own."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, for a file."""
@@ -124,22 +86,28 @@ class Step:
     """One training step of a network in one variant and mode; calling it does the step."""
 
     def __init__(
-        self, name: str, variant: str, mode: str, device: torch.device, batch: int | None = None
+        self,
+        name: str,
+        variant: str,
+        mode: str,
+        device: torch.device,
+        batch: int | None = None,
+        width: int = 1,
     ) -> None:
         """Build everything on the device; the first call compiles and captures."""
-        network = _known(name, NETWORKS, "network")
-        _known(variant, dict.fromkeys(VARIANTS), "variant")
+        network: Network = known(name, NETWORKS, "network")
+        known(variant, dict.fromkeys(VARIANTS), "variant")
         self.name, self.variant, self.mode, self.device = name, variant, mode, device
-        self.batch = batch or network.batch
+        self.batch, self.width = batch or network.batch, width
         torch.manual_seed(0)
-        self.model = network.build()
+        self.model = built(name, width)
         binarize_(self.model, network.method, skip=network.skip)
         self.inputs, self.labels = self._draw(network)
         layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-        self.model.to(device=device, memory_format=layout)
+        self.model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         self.optimizer = self._compensate(network)
         self._prepare()
-        forward = compiled_step(self._loss) if mode != "eager" else self._loss
+        forward = compiled_step(self._loss, self.model) if mode != "eager" else self._loss
         self._forward = forward
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -168,6 +136,9 @@ class Step:
             made: torch.optim.Optimizer = literal().compensate_literally_(self.model, optimizer_of)
             return made
         options = vars(options_of("" if self.variant == "surge" else self.variant))
+        if self.variant == "salient":
+            first = self.inputs[:SHOWN]
+            options["example_input"] = first.float() if first.is_floating_point() else first
         compensation = compensate_(self.model, **options)
         optimizer = optimizer_of(self.model)
         compensation.follow(optimizer)
@@ -215,7 +186,7 @@ class Step:
                 self.once()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize(self.device)
-        torch.cuda.empty_cache()
+        held_bytes(self.device)  # the warm-up's scratch is not the graph's
         torch.cuda.reset_peak_memory_stats(self.device)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
@@ -272,18 +243,26 @@ def literal() -> Any:
     return module
 
 
-def _known(name: str, table: dict[str, Any], what: str) -> Any:
-    if name not in table:
-        raise ConfigError(
-            f'There is no {what} "{name}".{did_you_mean(name, table)} Known: {", ".join(table)}.'
-        )
-    return table[name]
+def held_bytes(device: torch.device) -> int:
+    """Return the memory that tensors hold; 0 off a GPU.
+
+    Scratch that libraries keep for each stream is freed first: whoever came first would pay for
+    all. A graph owns the memory in which it was captured, scratch included, and is not harmed.
+    """
+    gc.collect()
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    torch._C._cuda_clearCublasWorkspaces()
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_allocated(device)
 
 
 def peak_bytes(step: Step, before: int) -> int | None:
     """Return the most memory held beyond ``before`` by a step that is warm; None off a GPU.
 
-    A captured step takes its memory when it is captured; a replay takes none.
+    ``before`` is what :func:`held_bytes` said before the step was built: other steps may live. A
+    captured step takes its memory when it is captured; a replay takes none.
     """
     if step.device.type != "cuda":
         return None
