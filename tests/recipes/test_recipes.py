@@ -1,5 +1,7 @@
 """Every shipped recipe: names, values from the papers, overrides, near misses."""
 
+from dataclasses import replace
+
 import pytest
 
 from surge.compensation.options import PathOptions
@@ -100,6 +102,28 @@ def test_unknown_variant_names_the_near_miss_and_all_others():
         get_recipe("cifar10-resnet20-recu-surge-tide")
     with pytest.raises(ConfigError, match="Known: "):
         options_of("zzz")
+
+
+@pytest.mark.parametrize(
+    ("variant", "options"),
+    [
+        ("eta0.1", PathOptions(eta=0.1)),
+        ("eta1e-4", PathOptions(eta=1e-4)),
+        ("fixed0.05", PathOptions(fixed_scale=0.05)),
+        ("noise-eta0.1", replace(VARIANTS["noise"], eta=0.1)),
+        ("tied-eta0.05", replace(VARIANTS["tied"], eta=0.05)),
+    ],
+)
+def test_variant_can_carry_a_number(variant, options):
+    recipe = get_recipe(f"cifar10-resnet20-recu-surge-{variant}")
+    assert recipe.surge == options
+    assert recipe.row == f"resnet20-recu-surge-{variant}"
+
+
+@pytest.mark.parametrize("variant", ["eta", "eta0.1.2", "tide-eta0.1", "eta0", "tied-fixed0.1"])
+def test_variant_with_a_wrong_number_is_refused(variant):
+    with pytest.raises(ConfigError):
+        options_of(variant)
 
 
 def test_unknown_table_names_the_near_miss():

@@ -1,7 +1,5 @@
 """The study's figures: their rows from made-up records, and the committed ones from stored runs."""
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 from surge.study import figures, probe_figures, probe_rows
 from surge.study.stored_runs import StoredRun, open_run
 from tests.study.run_folders import write_run
-from tests.study.stored import result
 
 ROOT = Path(__file__).parents[2]
 STORED = sorted((ROOT / "results" / "runs").iterdir())
@@ -131,22 +128,3 @@ def test_map_shows_the_first_run_with_surge(tmp_path):
     axes = drawn["without SURGE"].axes[0]
     assert axes.get_title(loc="right") == "50% exactly zero"
     assert "50% of the inputs clipped" in axes.get_xlabel()
-
-
-def test_sweep_has_a_point_per_run_with_the_setting(tmp_path):
-    results = [
-        result("resnet20-recu-surge", seed, 80 + seed + eta, overrides={"eta": eta})
-        for eta in (0.1, 0.01)
-        for seed in (0, 1)
-    ]
-    results.append(result("resnet20-recu-surge"))
-    rows = probe_rows.sweep(results, "eta")
-    assert [row["eta"] for row in rows] == [0.01, 0.01, 0.1, 0.1]
-    written = probe_figures.write_sweeps(results, tmp_path)
-    assert [path.name for path in written] == ["sweep-eta.png", "sweep-eta.csv"]
-    text = (tmp_path / "sweep-eta.csv").read_text()
-    assert len(list(csv.DictReader(io.StringIO(text)))) == 4
-    (axes,) = probe_figures.draw_sweep(rows, "eta").axes
-    assert (
-        axes.get_xscale() == "log" and axes.get_title(loc="right") == "cifar10-resnet20-recu-surge"
-    )

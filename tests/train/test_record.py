@@ -132,7 +132,7 @@ def test_resumed_run_has_the_records_of_an_uninterrupted_one(tmp_path):
     resumed.resume()
     resumed.run()
     whole, torn = (read_records(RunFolder(tmp_path / name)) for name in ("whole", "torn"))
-    assert torn == whole
+    assert [{**row, "seconds": 0} for row in torn] == [{**row, "seconds": 0} for row in whole]
 
 
 def test_default_recording_is_cheap(tmp_path, monkeypatch):
@@ -149,15 +149,16 @@ def test_default_recording_is_cheap(tmp_path, monkeypatch):
             spent.append(time.process_time() - begun)
 
         monkeypatch.setattr(Recorder, name, timed)
-    recipe = small_recipe("cnn-recu-surge", epochs=11, batch=64)
+    recipe = small_recipe("cnn-recu-surge", epochs=20, batch=64)
     sets = make_full_sets()
-    trainer = make_trainer(tmp_path, recipe, sets, record_every=10, save_every=1e9)
+    trainer = make_trainer(tmp_path, recipe, sets, record_every=0, save_every=1e9)
     begun = time.process_time()
     trainer.run()
     whole = time.process_time() - begun
-    # Two records in 11 epochs instead of three in 20.
-    assert sum(spent) / (whole - sum(spent)) < 0.03
-    assert len(read_records(RunFolder(tmp_path))) == 2
+    assert sum(spent) / (whole - sum(spent)) < 0.02
+    records = read_records(RunFolder(tmp_path))
+    assert [record["epoch"] for record in records] == [0, 10, 19]
+    assert all(0 < record["seconds"] < whole for record in records)
 
 
 def make_full_sets():

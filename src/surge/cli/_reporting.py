@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surge.study import figures, probe_figures, results, run_page
+from surge.study import figures, probe_figures, results, run_page, sweeps
 from surge.study.report import write_report
 from surge.study.stored_runs import open_run, store
 
@@ -34,7 +34,7 @@ def report(command: ReportCommand, console: Console) -> Path:
     if command.figures is not None:
         written = probe_figures.write_all(runs, command.figures)
         stored = [r for table in sorted(command.results.glob("*.jsonl")) for r in _read(table)]
-        written += probe_figures.write_sweeps(stored, command.figures)
+        written += sweeps.write(stored, command.figures)
         for path in written:
             console.print(f"wrote {path}", markup=False, soft_wrap=True)
     console.print(f"The page: {page.resolve()}", style="bold", markup=False, soft_wrap=True)

@@ -137,9 +137,9 @@ def train_one(command: TrainCommand, console: Console) -> None:
 
 
 def _record_every(command: TrainCommand) -> int | None:
-    if command.record_every < 1:
+    if command.record_every is not None and command.record_every < 1:
         raise ConfigError(f"--record-every {command.record_every} must be at least 1.")
-    return command.record_every if command.record or command.record_theorem else None
+    return (command.record_every or 0) if command.record or command.record_theorem else None
 
 
 def _fit(

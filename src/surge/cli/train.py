@@ -96,8 +96,8 @@ class TrainCommand:
     """Commit to record where there is no repository."""
     record: bool = False
     """Record gradients and weights of every layer now and then (probe.jsonl); costs < 2 %."""
-    record_every: int = 10
-    """Epochs from one record to the next."""
+    record_every: int | None = None
+    """Epochs from one record to the next; by default 10, and at most some twenty records."""
     record_theorem: bool = False
     """Also record the optimal scale and the corollary's premises (slower)."""
     tensorboard: bool = False

@@ -1,4 +1,11 @@
-"""The variants of SURGE that can be put behind any row: ``<row>-surge-<variant>``."""
+"""The variants of SURGE that can be put behind any row: ``<row>-surge-<variant>``.
+
+A variant may end with a number for its share or its scale: ``eta0.1``, ``tied-eta0.05``,
+``fixed0.02``. Such rows make the curves over eta and over fixed scales.
+"""
+
+import re
+from dataclasses import replace
 
 from surge.compensation.options import PathOptions
 from surge.errors import ConfigError, did_you_mean
@@ -28,11 +35,33 @@ VARIANTS: dict[str, PathOptions] = {
 """What each suffix means; the empty one is SURGE as the paper has it."""
 
 
+SWEPT = {"eta": "eta", "fixed": "fixed_scale"}
+"""The settings that a name can carry a number for, by the word before it."""
+_NUMBER = re.compile(rf"(?:(?P<rest>.+)-)?(?P<word>{'|'.join(SWEPT)})(?P<value>\d[\d.e-]*)")
+
+
+def split_variant(variant: str) -> tuple[str, str | None, float]:
+    """Return a variant without its number, the setting that has it, and the number.
+
+    >>> split_variant("tied-eta0.05"), split_variant("tied")
+    (('tied', 'eta', 0.05), ('tied', None, 0.0))
+    """
+    found = _NUMBER.fullmatch(variant)
+    if found is None:
+        return variant, None, 0.0
+    try:
+        return found["rest"] or "", SWEPT[found["word"]], float(found["value"])
+    except ValueError:
+        return variant, None, 0.0
+
+
 def options_of(variant: str) -> PathOptions:
     """Return the settings of a variant."""
-    if variant not in VARIANTS:
+    name, key, value = split_variant(variant)
+    if name not in VARIANTS:
         known = ", ".join(name for name in VARIANTS if name)
         raise ConfigError(
-            f'SURGE has no variant "{variant}".{did_you_mean(variant, VARIANTS)} Known: {known}.'
+            f'SURGE has no variant "{name}".{did_you_mean(name, VARIANTS)} Known: {known}, and '
+            "eta or fixed with a number (eta0.1)."
         )
-    return VARIANTS[variant]
+    return VARIANTS[name] if key is None else replace(VARIANTS[name], **{key: value})

@@ -14,7 +14,7 @@ from typing import Any
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.study import results, speed_table
+from surge.study import results, speed_table, sweeps
 from surge.study.markers import replaced
 from surge.study.results import data_name
 from surge.study.statistics import Estimate, estimate
@@ -224,54 +224,50 @@ def best_eta(table: str, row: str, claimed: float) -> Callable[[Stored], Measure
     """Compare the mean at the claimed eta with the means at all others that are stored."""
 
     def measure(stored: Stored) -> Measured:
-        held = _by_setting(stored, table, row, "eta")
-        if claimed not in held or len(held) < 3:
+        curve, where = _curve(stored, table, row, "eta")
+        if curve is None or claimed not in curve.points or len(curve.points) < 3:
             return Measured("fewer than three values of eta are stored", OPEN)
-        means = {eta: sum(values) / len(values) for eta, values in held.items()}
+        means = {eta: _mean(seeds) for eta, seeds in curve.points.items()}
         best = max(means, key=lambda eta: means[eta])
-        seeds = min(len(values) for values in held.values())
+        n = min(len(seeds) for seeds in curve.points.values())
         shown = ", ".join(f"{eta:g}: {mean:.2f}" for eta, mean in sorted(means.items()))
-        verdict = OPEN if seeds < 3 else REPRODUCED if best == claimed else NOT
-        return Measured(f"{shown}; best at {best:g}, at least {seeds} seeds each", verdict)
+        verdict = OPEN if n < 3 else REPRODUCED if best == claimed else NOT
+        return Measured(f"{shown}; best at {best:g}; {where}, n = {n}", verdict)
 
     return measure
 
 
 def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], Measured]:
-    """Compare fixed scales above a value with the adaptive one, over all that is stored."""
+    """Compare fixed scales above a value with the adaptive one."""
 
     def measure(stored: Stored) -> Measured:
-        held = _by_setting(stored, table, row, "fixed_scale")
-        large = {s: values for s, values in held.items() if s is not None and s > above}
-        adaptive = _by_setting(stored, table, row, None).get(None, [])
+        curve, where = _curve(stored, table, row, "fixed_scale")
+        adaptive = {} if curve is None else curve.references.get(sweeps.AGS, {})
+        large = {} if curve is None else {s: v for s, v in curve.points.items() if s > above}
         if not large or not adaptive:
             return Measured("no run with a large fixed scale is stored", OPEN)
-        base = sum(adaptive) / len(adaptive)
-        falls = {scale: sum(v) / len(v) - base for scale, v in large.items()}
+        falls = {scale: _mean(seeds) - _mean(adaptive) for scale, seeds in large.items()}
         shown = ", ".join(f"{scale:g}: {fall:+.2f}" for scale, fall in sorted(falls.items()))
-        seeds = min(len(adaptive), *(len(values) for values in large.values()))
+        n = min(len(adaptive), *(len(seeds) for seeds in large.values()))
         hurt = all(fall < 0 for fall in falls.values())
-        verdict = OPEN if seeds < 3 else REPRODUCED if hurt else NOT
-        return Measured(f"points against AGS: {shown}; at least {seeds} seeds each", verdict)
+        verdict = OPEN if n < 3 else REPRODUCED if hurt else NOT
+        return Measured(f"points against AGS: {shown}; {where}, n = {n}", verdict)
 
     return measure
 
 
-def _by_setting(
-    stored: Stored, table: str, row: str, key: str | None
-) -> dict[float | None, list[float]]:
-    """Return last epochs by the value of a setting, of the longest runs stored."""
-    found = [r for r in results.read(stored.folder, table) if r.row == row]
-    chosen = [r for r in found if (r.overrides.get(key) is not None if key else not r.setting)]
-    if not chosen:
-        return {}
-    epochs = max(r.epochs for r in chosen)
-    held: dict[float | None, list[float]] = {}
-    for result in chosen:
-        if result.epochs == epochs:
-            value = float(result.overrides[key]) if key else None
-            held.setdefault(value, []).append(result.last)
-    return held
+def _mean(seeds: Mapping[int, float]) -> float:
+    return sum(seeds.values()) / len(seeds)
+
+
+def _curve(stored: Stored, table: str, row: str, key: str) -> tuple[sweeps.Curve | None, str]:
+    """Return the stored curve of a row with the most values, then epochs; and what it is of."""
+    found = sweeps.curves(results.read(stored.folder, table), key)
+    mine = {where: curve for where, curve in found.items() if where[0] == f"{table}-{row}"}
+    if not mine:
+        return None, ""
+    best = max(mine, key=lambda where: (len(mine[where].points), where[2]))
+    return mine[best], f"{best[2]} epochs, {best[1]}"
 
 
 def said(words: str, verdict: str) -> Callable[[Stored], Measured]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from surge.study import figures, probe_painters, probe_rows
 from surge.study.figures import Row
-from surge.study.results import Result
 from surge.study.stored_runs import StoredRun
 
 if TYPE_CHECKING:
@@ -243,23 +242,4 @@ def write_all(runs: Sequence[StoredRun], folder: Path) -> list[Path]:
         rows = kind.rows(runs)
         if kind.split(rows):
             written += figures.save(draw(name, rows), rows, folder / f"{name}.png", dpi=120)
-    return written
-
-
-def draw_sweep(rows: Sequence[Row], key: str) -> Figure:
-    """Return the metric against ``eta`` or ``fixed_scale``, one line per row of a table."""
-    with figures.look():
-        figure, (axes,) = figures.new_figure(panel=(4.6, 3.3))
-        probe_painters.sweep(axes, rows, key)
-    return figure
-
-
-def write_sweeps(results: Sequence[Result], folder: Path) -> list[Path]:
-    """Write the eta and the fixed-scale curve, where runs with such settings are stored."""
-    written: list[Path] = []
-    for key in ("eta", "fixed_scale"):
-        rows = probe_rows.sweep(results, key)
-        if rows:
-            name = f"sweep-{key.replace('_', '-')}.png"
-            written += figures.save(draw_sweep(rows, key), rows, folder / name, dpi=120)
     return written

@@ -202,20 +202,3 @@ def optima(axes: Axes, rows: Points) -> None:
     axes.set_yscale("symlog", linthresh=max(0.1 * min(sizes, default=1e-3), 1e-6))
     axes.axhline(0.0, color=COLOURS["grey"], linewidth=0.8, linestyle=":", zorder=0)
     _finish(axes, x="epoch", y="scale")
-
-
-def sweep(axes: Axes, rows: Points, key: str) -> None:
-    """The mean over the seeds at every value, with the lowest and the highest."""
-    for place, (name, mine) in enumerate(_grouped(rows, "row").items()):
-        colour = COLOURS[_CYCLE[place % len(_CYCLE)]]
-        values = sorted({row[key] for row in mine})
-        held = [[row["value"] for row in mine if row[key] == value] for value in values]
-        axes.fill_between(
-            values, [min(h) for h in held], [max(h) for h in held], color=colour, alpha=0.13,
-            linewidth=0,
-        )  # fmt: skip
-        axes.plot(values, [float(np.mean(h)) for h in held], "o-", color=colour, label=name)
-    axes.set_xscale("log")
-    _finish(axes, x=key.replace("_", " "), y="%")
-    if len({row["row"] for row in rows}) == 1:
-        axes.set_title(str(rows[0]["row"]), fontsize=8.5, weight="normal", loc="right")

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from surge.study.figures import Row
-from surge.study.results import Result
 from surge.study.stored_runs import StoredRun, arms, number
 from surge.train.record import GRADIENT_BINS, WEIGHT_BINS
 
@@ -288,14 +287,3 @@ def final_metric(runs: Sequence[StoredRun]) -> Rows:
         for run in runs
         if run.finished and run.last is not None
     ]
-
-
-def sweep(results: Sequence[Result], key: str) -> Rows:
-    """The metric against ``eta`` or ``fixed_scale``, one row per stored run that has one."""
-    found = []
-    for result in results:
-        value = result.overrides.get(key)
-        if value is not None:
-            place = {"row": f"{result.table}-{result.row}", "epochs": result.epochs}
-            found.append({**place, "seed": result.seed, key: value, "value": result.last})
-    return sorted(found, key=lambda row: (row["row"], row["epochs"], row[key], row["seed"]))

@@ -22,7 +22,8 @@ class LoopOptions:
     shared: bool = False
     """Other runs are trained in this process: torch's own generator is left alone."""
     record_every: int | None = None
-    """Let the probe look at every so many epochs, and at the last; by default it does not."""
+    """Let the probe look at every so many epochs, and at the last; 0: at ten, or at fewer where
+    more than twenty records would come of it. By default it does not look."""
     record_theorem: bool = False
     """Also measure the theorem's premises then, against a smooth network."""
 

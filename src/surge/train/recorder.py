@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from surge.data import EpochPlan
     from surge.train.loop import Trainer
 
-EVERY = 10
-"""Epochs from one record to the next by default; the last epoch is always recorded."""
+EVERY, MOST = 10, 20
+"""Epochs from one record to the next by default, unless that gives more records than this; the last
+epoch is always recorded."""
 SAMPLES = 32
 """Most samples of the recorded batch."""
 THEOREM_BATCHES, THEOREM_SAMPLES = 32, 256
@@ -49,7 +51,17 @@ def make_recorder(trainer: Trainer, *, synced: bool) -> Recorder | None:
         )
     if not trainer.world.leads:
         return None
+    every = every or default_every(trainer.recipe.train.epochs)
     return Recorder(trainer, every=every, theorem=trainer.options.record_theorem)
+
+
+def default_every(epochs: int) -> int:
+    """Return the epochs from one record to the next, for a run of so many.
+
+    >>> default_every(60), default_every(600)
+    (10, 30)
+    """
+    return max(EVERY, -(-epochs // MOST))
 
 
 class Recorder:
@@ -86,13 +98,14 @@ class Recorder:
         """Measure and write, if this epoch is recorded."""
         if not self._due() or not self.probe.layers:
             return
-        trainer = self.trainer
+        trainer, begun = self.trainer, time.monotonic()
         first = next(self._parts(SAMPLES))
         layers, mapped = self.probe.measure(lambda: self._loss(first))
         for name, now in self._now().items():
             if name in layers and name in self.bits:
                 layers[name]["flips"] = 100 * float((now != self.bits[name]).float().mean())
-        row: dict[str, Any] = {"epoch": trainer.epoch, "layers": layers}
+        spent = round(time.monotonic() - begun, 4)
+        row: dict[str, Any] = {"epoch": trainer.epoch, "seconds": spent, "layers": layers}
         if self.theorem and trainer.parts.compensation is not None:
             row["theorem"] = self._premises()
         if mapped:
