@@ -11,8 +11,9 @@ with a teacher that was trained with ``--held-out`` as well. The table of costs,
 
     python benchmarks/glue.py --model BERT --data DATA --tasks mrpc rte
 
-All arms of a task are built side by side and timed in turns, so that a slow moment of the machine
-meets all of them. A line per task and arm is added to results/glue_overhead.jsonl.
+With ``--jobs`` every arm is built in a process of its own, so many at a time; then all are timed in
+turns, so that a slow moment of the machine meets all of them. A line per task and arm is added to
+results/glue_overhead.jsonl.
 """
 
 import argparse
@@ -21,20 +22,26 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from surge.cli import main as surge_command
 from surge.recipes import get_recipe
 from surge.recipes.glue import placed
-from surge.train.build import Sets, load_sets
+from surge.study.elsewhere import built
+from surge.train.build import load_sets
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder, git_state, hardware
 
 ARMS = ("bit", "bit-surge", "bit-surge-tied")
 WARM, BLOCK, ROUNDS = 12, 40, 5
+PATIENCE = 600.0
+"""Seconds to wait for all arms to be built."""
 
 
 def untrained_teacher(task: str, model: Path, data: Path, folder: Path) -> Path:
@@ -51,32 +58,32 @@ def untrained_teacher(task: str, model: Path, data: Path, folder: Path) -> Path:
 class Arm:
     """One recipe, built and warm, and the memory that took."""
 
-    def __init__(
-        self, task: str, kind: str, model: Path, teacher: Path, sets: Sets, device: torch.device
-    ) -> None:
+    def __init__(self, task: str, kind: str, model: Path, data: Path, device: torch.device) -> None:
         """Build, capture and do a few steps."""
-        recipe = placed(get_recipe(f"glue-{task}-{kind}"), model=str(model), teacher=str(teacher))
-        self.kind, self.device = kind, device
-        gc.collect()
-        cuda = device.type == "cuda"
-        before = torch.cuda.memory_allocated(device) if cuda else 0
-        if cuda:
-            torch.cuda.reset_peak_memory_stats(device)
-        folder = RunFolder(Path(tempfile.mkdtemp()))
-        self.trainer = Trainer(
-            replace(recipe, train=replace(recipe.train, test_every=None)),
-            sets,
-            seed=0,
-            device=device,
-            folder=folder,
-            options=LoopOptions(save_every=1e9),
-        )
+        self.device = device
+        with tempfile.TemporaryDirectory() as folder:
+            teacher = untrained_teacher(task, model, data, Path(folder))
+            recipe = get_recipe(f"glue-{task}-{kind}")
+            recipe = placed(recipe, model=str(model), teacher=str(teacher))
+            sets = load_sets(recipe.data, data)
+            gc.collect()
+            before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+            if device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(device)
+            self.trainer = Trainer(
+                replace(recipe, train=replace(recipe.train, test_every=None)),
+                sets,
+                seed=0,
+                device=device,
+                folder=RunFolder(Path(folder) / "run"),
+                options=LoopOptions(save_every=1e9),
+            )
         self.trainer.begin_epoch()
         whole = self.trainer.train_loader.batch_size
         self.batches = [b for b in self.trainer.batches() if len(b[0]) == whole][:BLOCK]
         self.steps(WARM)
-        self.peak = (torch.cuda.max_memory_allocated(device) - before) / 2**20 if cuda else 0.0
-        self.times: list[float] = []
+        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+        self.peak = (peak - before) / 2**20
 
     def steps(self, count: int) -> None:
         """Do some steps and wait for them."""
@@ -85,51 +92,59 @@ class Arm:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
-    def time(self) -> None:
-        """Note the time of a step, from a block of them."""
-        start = time.perf_counter()
-        self.steps(BLOCK)
-        self.times.append((time.perf_counter() - start) / BLOCK)
 
-    @property
-    def step_seconds(self) -> float:
-        """The median over all rounds."""
-        return statistics.median(self.times)
+def step_seconds(arm: Arm) -> float:
+    """Return the time of a step, from a block of them."""
+    start = time.perf_counter()
+    arm.steps(BLOCK)
+    return (time.perf_counter() - start) / BLOCK
+
+
+def facts(arm: Arm) -> dict[str, Any]:
+    """Return what does not change from step to step."""
+    trainer = arm.trainer
+    return {"peak": arm.peak, "mode": str(trainer.mode), "steps": len(trainer.train_loader)}
 
 
 def measure(
-    task: str, model: Path, data: Path, device: torch.device, commit: str | None
-) -> list[dict[str, object]]:
-    """Return one line per arm of a task."""
-    with tempfile.TemporaryDirectory() as folder:
-        teacher = untrained_teacher(task, model, data, Path(folder))
-        base = get_recipe(f"glue-{task}-bit")
-        sets = load_sets(placed(base, model=str(model), teacher=str(teacher)).data, data)
-        arms = [Arm(task, kind, model, teacher, sets, device) for kind in ARMS]
-    for _ in range(ROUNDS):
-        for arm in arms:
-            arm.time()
-    plain = arms[0]
-    return [
-        {
+    tasks: list[str], model: Path, data: Path, device: torch.device, jobs: int
+) -> Iterator[dict[str, object]]:
+    """Yield one line per arm of every task; an arm that fails is named and left out."""
+    names = {f"{task}-{kind}": (task, kind) for task in tasks for kind in ARMS}
+    builders = {row: partial(Arm, *name, model, data, device) for row, name in names.items()}
+
+    def report(row: str, words: str) -> None:
+        print(f"{row} is left out:\n{words}", flush=True)
+
+    with built(builders, jobs=jobs, patience=PATIENCE, on_failure=report) as arms:
+        times: dict[str, list[float]] = {row: [] for row in arms}
+        for _ in range(ROUNDS):
+            for row, arm in arms.items():
+                times[row].append(arm.ask(step_seconds))
+        known = {row: arm.ask(facts) for row, arm in arms.items()}
+    for row in arms:
+        task, _ = names[row]
+        recipe, base = get_recipe(f"glue-{row}"), f"{task}-{ARMS[0]}"
+        if base not in arms:
+            continue
+        seconds, plain = (statistics.median(times[name]) for name in (row, base))
+        peak, plain_peak = (known[name]["peak"] for name in (row, base))
+        yield {
             "task": task,
-            "row": f"{task}-{arm.kind}",
+            "row": row,
             "model": model.name,
-            "batch": base.train.batch,
-            "length": base.data.length,
-            "precision": base.train.precision,
-            "steps": str(arm.trainer.mode),
-            "step_ms": round(1e3 * arm.step_seconds, 4),
-            "epoch_seconds": round(arm.step_seconds * len(arm.trainer.train_loader), 2),
-            "time_ratio": round(arm.step_seconds / plain.step_seconds, 4),
-            "peak_mib": round(arm.peak, 1),
-            "memory_ratio": round(arm.peak / plain.peak, 4) if plain.peak else None,
+            "batch": recipe.train.batch,
+            "length": recipe.data.length,
+            "precision": recipe.train.precision,
+            "steps": known[row]["mode"],
+            "step_ms": round(1e3 * seconds, 4),
+            "epoch_seconds": round(seconds * known[row]["steps"], 2),
+            "time_ratio": round(seconds / plain, 4),
+            "peak_mib": round(peak, 1),
+            "memory_ratio": round(peak / plain_peak, 4) if plain_peak else None,
             "hardware": hardware(device),
             "torch": str(torch.__version__),
-            "commit": commit or git_state()[0],
         }
-        for arm in arms
-    ]
 
 
 def main() -> None:
@@ -140,20 +155,20 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=["cola", "sst2", "mrpc", "stsb", "rte"])
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="how many to build at a time")
     parser.add_argument("--commit", default=None)
     options = parser.parse_args()
     options.results.mkdir(exist_ok=True)
     model = options.model.resolve()
     print("| task | arm | step, ms | epoch, s | time | peak, MiB | memory |")
     print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
-    for task in options.tasks:
-        device = torch.device(options.device)
-        for line in measure(task, model, options.data, device, options.commit):
-            with (options.results / "glue_overhead.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
-            cells = [str(line[k]) for k in ("task", "row", "step_ms", "epoch_seconds")]
-            cells += [str(line[k]) for k in ("time_ratio", "peak_mib", "memory_ratio")]
-            print(f"| {' | '.join(cells)} |", flush=True)
+    device, commit = torch.device(options.device), options.commit or git_state()[0]
+    for line in measure(options.tasks, model, options.data, device, options.jobs):
+        with (options.results / "glue_overhead.jsonl").open("a") as file:
+            file.write(json.dumps({**line, "commit": commit}) + "\n")
+        cells = [str(line[k]) for k in ("task", "row", "step_ms", "epoch_seconds")]
+        cells += [str(line[k]) for k in ("time_ratio", "peak_mib", "memory_ratio")]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
