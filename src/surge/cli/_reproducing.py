@@ -27,7 +27,7 @@ from surge.recipes.glue import with_model
 from surge.recipes.placing import start_of, teacher_of, with_start, with_teacher
 from surge.recipes.recipe import Recipe
 from surge.recipes.voc import TEACHER, shortened, with_backbone
-from surge.study import results
+from surge.study import results, row_speed
 from surge.study.queue import Job, fitting, folder_of, missing
 from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets
@@ -95,7 +95,8 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
     recipes = chosen_recipes(command)
     failed = 0 if command.table_only else _work(command, recipes, console)
     stored = results.read(command.results, command.table)
-    console.print(markdown(make_rows(recipes, stored)), soft_wrap=True, markup=False)
+    speeds = row_speed.columns(row_speed.read(command.results, command.table))
+    console.print(markdown(make_rows(recipes, stored), speeds), soft_wrap=True, markup=False)
     if command.table == "voc":
         console.print(voc_remarks(recipes), soft_wrap=True, markup=False)
     return failed

@@ -8,8 +8,16 @@ from functools import partial
 from pathlib import Path
 
 from surge.errors import ConfigError
-from surge.recipes import get_recipe
-from surge.study import latency_table, results, scaling, speed_figures, speed_table, step_profile
+from surge.recipes import get_recipe, list_recipes
+from surge.study import (
+    latency_table,
+    results,
+    row_speed,
+    scaling,
+    speed_figures,
+    speed_table,
+    step_profile,
+)
 from surge.study.markers import replaced
 from surge.study.rest_table import section as rest_section
 from surge.study.results import Result
@@ -37,12 +45,20 @@ def cifar10(folder: Path) -> str:
 
 
 def stored_table(table: str, folder: Path) -> str:
-    """Return what is stored of a table, by the metric that decides."""
-    stored = _unchanged(folder, table)
-    if not stored:
+    """Return what is stored of a table, by the metric that decides, and what its steps cost.
+
+    Rows of which only the speed is known are there too, their accuracies open.
+    """
+    stored, speeds = _unchanged(folder, table), row_speed.read(folder, table)
+    if not stored and not speeds:
         return _facts(stored)
-    rows = sorted(stored_rows(stored), key=_place)
-    return f"{markdown(rows)}\n{_facts(stored)}"
+    trained = stored_rows(stored)
+    known = {row.row for row in trained}
+    names = [f"{table}-{row}" for row in speeds if row not in known]
+    timed = [get_recipe(name) for name in names if name in list_recipes(table)]
+    rows = sorted((*trained, *make_rows(timed, [])), key=_place)
+    text = f"{markdown(rows, row_speed.columns(speeds))}\n{_facts(stored)}"
+    return f"{text}\n{row_speed.facts(speeds)}" if speeds else text
 
 
 def _unchanged(folder: Path, table: str) -> list[Result]:

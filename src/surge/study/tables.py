@@ -1,6 +1,6 @@
 """Result tables: what the paper prints, what was measured here, and the paired difference."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from surge.errors import ConfigError
@@ -112,20 +112,22 @@ def _make_row(kind: Kind, paper: float | None, results: Sequence[Result]) -> Tab
     )
 
 
-def markdown(rows: Sequence[TableRow]) -> str:
+def markdown(rows: Sequence[TableRow], more: Mapping[str, Mapping[str, str]] | None = None) -> str:
     """Return the table as Markdown; cells without a result say *open*.
 
-    Which images were tested on is a column where rows differ in it.
+    Which images were tested on is a column where rows differ in it. ``more`` adds columns at the
+    end: heading -> row -> cell.
     """
+    more = more or {}
     mixed = len({row.data for row in rows}) > 1
     lines = [
         f"| row |{' data |' * mixed} epochs | paper | last epoch | best epoch | n | "
-        "minus its base, 95 % |",
-        f"| --- |{' --- |' * mixed} ---: | ---: | ---: | ---: | ---: | ---: |",
+        f"minus its base, 95 % |{''.join(f' {heading} |' for heading in more)}",
+        f"| --- |{' --- |' * mixed}{' ---: |' * (6 + len(more))}",
     ]
     for row in rows:
         name = f"{row.row} ({row.setting})" if row.setting else row.row
-        cells = [
+        line = [
             name,
             *([row.data] if mixed else []),
             str(row.epochs),
@@ -134,8 +136,9 @@ def markdown(rows: Sequence[TableRow]) -> str:
             _spread(row.best),
             str(row.last.n if row.last else 0),
             _interval(row.difference, row.row),
+            *(cells.get(row.row, "open") for cells in more.values()),
         ]
-        lines.append(f"| {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(line)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,209 @@
+"""Speed and memory of every row of the table ``common``, without training it::
+
+    python benchmarks/common.py
+
+Accuracies come from ``surge reproduce common``; its runs may share a GPU, so their seconds are no
+speeds. Here each row is built in a process of its own, a group of rows at a time, on random images
+of CIFAR's size; when all of a group are compiled, captured and warm, blocks of their steps are
+timed in turns, and nothing else runs. Steps are those of the first epoch. A line per row is added
+to results/common_speed.jsonl, from which `make tables` takes two columns of docs/results.md.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from surge.data import IMAGENET, ImageSet
+from surge.recipes import get_recipe, list_recipes
+from surge.recipes.recipe import Recipe
+from surge.study import row_speed
+from surge.study.elsewhere import FailedElsewhereError, Subject, built
+from surge.study.row_speed import RowSpeed
+from surge.train.loop import LoopOptions, Trainer
+from surge.train.run import RunFolder, git_state, hardware
+
+WARM = 12
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a worker knows about its row."""
+
+    peak_mib: float | None
+    steps: str
+    precision: str
+    batch: int
+    hardware: str
+
+
+def random_images(count: int) -> ImageSet:
+    """Return images of CIFAR's size; what is on them changes no speed."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (count, 3, 32, 32), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, 10, (count,), generator=generator)
+    return ImageSet(images, labels, tuple("0123456789"), IMAGENET)
+
+
+class Worker:
+    """One row, compiled, captured and warm."""
+
+    def __init__(self, recipe: Recipe, device: str, images: int) -> None:
+        """Build it and do a few steps."""
+        self.device, self.recipe = torch.device(device), recipe
+        sets = (random_images(images), random_images(max(1, images // 5)))
+        self.trainer = Trainer(
+            recipe,
+            sets,
+            seed=0,
+            device=self.device,
+            folder=RunFolder(Path("unused")),  # nothing is written before an epoch ends
+            options=LoopOptions(save_every=1e9),
+        )
+        self.trainer.begin_epoch()
+        whole = self.trainer.train_loader.batch_size
+        self.batches = [b for b in self.trainer.batches() if len(b[0]) == whole]
+        self.step(WARM)
+
+    def step(self, count: int) -> None:
+        """Do some steps and wait for them."""
+        for index in range(count):
+            self.trainer.step(*self.batches[index % len(self.batches)])
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def facts_of(worker: Worker) -> Facts:
+    """Return what does not change while steps are timed."""
+    cuda = worker.device.type == "cuda"
+    return Facts(
+        torch.cuda.max_memory_allocated(worker.device) / 2**20 if cuda else None,
+        str(worker.trainer.mode),
+        worker.recipe.train.precision if cuda else "fp32",
+        worker.trainer.train_loader.batch_size,
+        hardware(worker.device),
+    )
+
+
+def block_seconds(worker: Worker, count: int) -> float:
+    """Return the time of a step, from a block of them."""
+    worker.step(1)
+    start = time.perf_counter()
+    worker.step(count)
+    return (time.perf_counter() - start) / count
+
+
+def grouped(recipes: Sequence[Recipe], size: int) -> list[list[Recipe]]:
+    """Return groups of about that size; rows of one method stay together."""
+    pairs: dict[str, list[Recipe]] = {}
+    for recipe in recipes:
+        pairs.setdefault(recipe.method.name if recipe.method else "", []).append(recipe)
+    groups: list[list[Recipe]] = []
+    for pair in pairs.values():
+        if not groups or len(groups[-1]) + len(pair) > size:
+            groups.append([])
+        groups[-1] += pair
+    return groups
+
+
+def timed(
+    workers: Mapping[str, Subject[Worker]], rounds: int, block: int, failures: dict[str, str]
+) -> dict[str, tuple[Facts, float]]:
+    """Return the facts and the median seconds of every row; those that fail are left out."""
+    times: dict[str, list[float]] = {name: [] for name in workers}
+    facts: dict[str, Facts] = {}
+
+    def ask(name: str) -> None:
+        try:
+            if name not in facts:
+                facts[name] = workers[name].ask(facts_of)
+            times[name].append(workers[name].ask(partial(block_seconds, count=block)))
+        except FailedElsewhereError as error:
+            failures[name] = str(error)
+
+    for _ in range(rounds):
+        for name in times:
+            if name not in failures:
+                ask(name)
+    return {n: (facts[n], statistics.median(times[n])) for n in times if n not in failures}
+
+
+def measure(
+    recipes: Sequence[Recipe], options: argparse.Namespace, failures: dict[str, str]
+) -> list[RowSpeed]:
+    """Build a group of rows side by side, then time them in turns."""
+    builders = {r.row: partial(Worker, r, options.device, options.images) for r in recipes}
+    commit = options.commit or git_state()[0]
+    with built(
+        builders,
+        jobs=max(2, len(builders)),  # one would be built here, where memory is shared
+        patience=options.patience,
+        on_failure=failures.__setitem__,
+    ) as workers:
+        found = timed(workers, options.rounds, options.block, failures)
+    return [
+        RowSpeed(
+            row=recipe.row,
+            method=recipe.method.name if recipe.method else "float",
+            surge=recipe.surge is not None,
+            batch=facts.batch,
+            precision=facts.precision,
+            steps=facts.steps,
+            step_ms=round(1e3 * seconds, 4),
+            images_per_s=round(facts.batch / seconds, 1),
+            peak_mib=None if facts.peak_mib is None else round(facts.peak_mib, 1),
+            hardware=facts.hardware,
+            torch=str(torch.__version__),
+            commit=commit,
+        )
+        for recipe in recipes
+        if recipe.row in found
+        for facts, seconds in [found[recipe.row]]
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the wanted rows; print and store every line; name what failed."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--rows", nargs="+", help="rows by name; by default all of the table")
+    parser.add_argument("--missing", action="store_true", help="leave out rows that are stored")
+    parser.add_argument("--jobs", type=int, default=12, help="rows of one group")
+    parser.add_argument("--rounds", type=int, default=5, help="turns of every row")
+    parser.add_argument("--block", type=int, default=100, help="steps of a turn")
+    parser.add_argument("--batch", type=int, help="images per step; by default the recipe's")
+    parser.add_argument("--images", type=int, default=50_000, help="size of the training set")
+    parser.add_argument("--patience", type=float, default=900, help="seconds to build a group")
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--commit", default=None)
+    options = parser.parse_args(arguments)
+    names = [f"common-{row}" for row in options.rows] if options.rows else list_recipes("common")
+    known = row_speed.read(options.results) if options.missing else {}
+    recipes = [recipe for recipe in map(get_recipe, names) if recipe.row not in known]
+    if options.batch:
+        recipes = [replace(r, train=replace(r.train, batch=options.batch)) for r in recipes]
+    # As many processes as rows share the cores.
+    for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS"):
+        os.environ.setdefault(name, "1")
+    failures: dict[str, str] = {}
+    print(f"| row | step, ms | images/s | peak, MiB | steps |\n| --- |{' ---: |' * 3} --- |")
+    for group in grouped(recipes, options.jobs):
+        for line in measure(group, options, failures):
+            row_speed.append(options.results, line)
+            peak = "-" if line.peak_mib is None else f"{line.peak_mib:,.0f}"
+            cells = (line.row, f"{line.step_ms:.3f}", f"{line.images_per_s:,.0f}", peak, line.steps)
+            print(f"| {' | '.join(cells)} |", flush=True)
+    for name, words in failures.items():
+        print(f"{name} was not measured: {words.strip().splitlines()[-1]}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
