@@ -20,8 +20,9 @@ ETA, EPSILON = 0.01, 1e-8
 class LiteralPath(Auxiliary):
     """A full-precision copy of the layer's operator beside it."""
 
-    def __init__(self, layer: BinaryLayer) -> None:
+    def __init__(self, layer: BinaryLayer, eta: float) -> None:
         super().__init__()
+        self.eta = eta
         self.weight = nn.Parameter(torch.empty_like(layer.weight))
         nn.init.kaiming_normal_(self.weight)
         self.scale = 1 / math.sqrt(self.weight.numel())
@@ -49,16 +50,19 @@ class LiteralPath(Auxiliary):
             return
         main, scaled = self.main_norm.item(), self.auxiliary_norm.item()
         if main and scaled:  # a scale of zero could never be divided out again
-            self.scale = ETA * main / (scaled / self.scale + EPSILON)
+            self.scale = self.eta * main / (scaled / self.scale + EPSILON)
 
 
 def compensate_literally_(
-    model: nn.Module, optimizer_of: Callable[[nn.Module], torch.optim.Optimizer]
+    model: nn.Module,
+    optimizer_of: Callable[[nn.Module], torch.optim.Optimizer],
+    *,
+    eta: float = ETA,
 ) -> torch.optim.Optimizer:
     """Give every binary layer its path; return the optimizer that renews all scales."""
     paths = []
     for _, layer in binary_layers(model):
-        layer.auxiliary = LiteralPath(layer).to(layer.weight.device)
+        layer.auxiliary = LiteralPath(layer, eta).to(layer.weight.device)
         paths.append(layer.auxiliary)
     optimizer = optimizer_of(model)
     optimizer.register_step_post_hook(lambda *_: [path.renew() for path in paths])

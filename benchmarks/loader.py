@@ -1,31 +1,42 @@
-"""Whether the data keeps up with the GPU: images a second of the loaders and of training steps.
+"""Whether the data keeps up with the GPU: images a second of the loaders.
 
     python benchmarks/loader.py --data DATA                     # Imagenette, 224 px crops
     python benchmarks/loader.py --data DATA --table imagenet    # the real one
 
-Loaders alone are timed first: squares on the device, and files through 1, 2, 4, ... workers. Then
-the step of a row eats what they give. One line per measurement is added to results/loader.jsonl.
+Timed are squares on the device, files through 1, 2, 4, ... workers, and files of the size that
+ImageNet's have: some of the tree's, enlarged. One line per measurement is added to
+results/loader.jsonl; what a GPU eats is in results/training.jsonl, and the table in
+docs/distributed.md has both. ``--step`` also lets the step of a row eat what the loaders give.
 """
 
 import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
+from PIL import Image
 
 from surge.data.croploader import CropLoader, CropSettings, StreamLoader
 from surge.data.folders import FileSet, find_tree, scan_tree
 from surge.data.loader import ResidentLoader
-from surge.data.pictures import load_pictures, worker_count
+from surge.data.pictures import load_pictures, read_picture, worker_count
 from surge.recipes import get_recipe
+from surge.recipes.recipe import Recipe
+from surge.train.build import Sets
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.photos import TREES
 from surge.train.run import RunFolder, git_state, hardware
+
+USUAL = (375, 500)
+"""Height and width of most photographs in ImageNet."""
+ENLARGED = 256
+"""How many files are enlarged; an epoch reads them over and over."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +72,24 @@ def rate(batches: Iterator[object], size: int, seconds: float, device: torch.dev
     return count / (time.monotonic() - start)
 
 
-def endless(loader: ResidentLoader, make: Callable[[int], Iterator[object]]) -> Iterator[object]:
+def endless(loader: ResidentLoader) -> Iterator[object]:
     """Yield full batches epoch after epoch."""
     epoch = 0
     while True:
-        yield from islice(make(epoch), max(1, len(loader) - 1))
+        yield from islice(loader.batches(epoch), max(1, len(loader) - 1))
         epoch += 1
+
+
+def enlarged(files: FileSet, folder: Path) -> FileSet:
+    """Return as many files as there are, all of them copies of a few in ImageNet's usual size."""
+    few = files.first(ENLARGED)
+    names = []
+    for index, name in enumerate(few.files):
+        image = read_picture(few.root / name).resize(USUAL[::-1], Image.Resampling.BICUBIC)
+        names.append(f"{index}.jpg")
+        image.save(folder / names[-1], quality=95)
+    times = -(-len(files) // len(few))
+    return replace(files, root=folder, files=tuple(names) * times, labels=few.labels.repeat(times))
 
 
 def steps(trainer: Trainer) -> Iterator[object]:
@@ -81,34 +104,82 @@ def steps(trainer: Trainer) -> Iterator[object]:
         trainer.epoch = (trainer.epoch + 1) % trainer.recipe.train.epochs
 
 
-def main() -> None:
-    """Measure and store."""
+def step_rate(recipe: Recipe, sets: Sets, given: argparse.Namespace, device: torch.device) -> float:
+    """Return the images a second of training steps that are fed by a loader."""
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(
+            recipe,
+            sets,
+            seed=0,
+            device=device,
+            folder=RunFolder(Path(folder)),
+            options=LoopOptions(),
+        )
+        return rate(steps(trainer), given.batch, given.seconds, device)
+
+
+def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return what the command line says."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--table", choices=sorted(TREES), default="imagenette")
     parser.add_argument("--row", default="onestage-reactnet-surge")
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--step", action="store_true", help="with training steps, compiled")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--results", type=Path, default=Path("results"))
     parser.add_argument("--commit")
-    given = parser.parse_args()
-    device = torch.device(given.device)
+    return parser.parse_args(arguments)
+
+
+def measured(given: argparse.Namespace, device: torch.device) -> Iterator[tuple[str, int, float]]:
+    """Yield (what, workers, images a second)."""
     files, _ = scan_tree(find_tree(given.data, TREES[given.table]))
     recipe = get_recipe(f"{given.table}-{given.row}")
+    stored, most = recipe.data.stored, worker_count()
+    crop = CropSettings(given.size, train=True, lighting=True)
     low = device.type == "cuda"
-    options = {
-        "batch_size": given.batch,
+    options: dict[str, Any] = {
+        "batch_size": min(given.batch, len(files)),
         "device": device,
         "shuffle": True,
         "dtype": torch.bfloat16 if low else torch.float32,
         "memory_format": torch.channels_last if low else torch.contiguous_format,
     }
-    crop = CropSettings(given.size, train=True, lighting=True)
-    given.results.mkdir(parents=True, exist_ok=True)
 
-    def note(what: str, workers: int, found: float) -> None:
+    def alone(loader: ResidentLoader) -> float:
+        return rate(endless(loader), loader.batch_size, given.seconds, device)
+
+    def fed(sets: Sets, kept: int | None) -> float:
+        data = replace(recipe.data, size=given.size, stored=kept)
+        chosen = replace(recipe, data=data, train=replace(recipe.train, batch=given.batch))
+        return step_rate(chosen, sets, given, device)
+
+    if stored is not None:
+        kept = load_pictures(files, stored)
+        yield "squares on the device", 0, alone(CropLoader(kept, crop, **options))
+        if given.step:
+            yield "squares, with the step", 0, fed((kept, kept), stored)
+    workers = 1
+    while workers <= most:
+        yield "files", workers, alone(StreamLoader(files, crop, workers=workers, **options))
+        workers *= 2
+    with tempfile.TemporaryDirectory() as folder:
+        large = StreamLoader(enlarged(files, Path(folder)), crop, workers=most, **options)
+        yield "files of 500x375", most, alone(large)
+    if given.step:
+        # What is tested on does not matter here.
+        yield "files, with the step", most, fed((files, files.first(len(files.classes))), None)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and store."""
+    given = parsed(arguments)
+    device = torch.device(given.device)
+    given.results.mkdir(parents=True, exist_ok=True)
+    for what, workers, found in measured(given, device):
         line = Line(
             what,
             given.table,
@@ -116,51 +187,13 @@ def main() -> None:
             given.batch,
             workers,
             round(found, 1),
-            hardware(device),
-            torch.__version__,
+            f"{hardware(device)}, {worker_count()} workers at most",
+            str(torch.__version__),
             given.commit or git_state()[0],
         )
         with (given.results / "loader.jsonl").open("a") as file:
             file.write(json.dumps(asdict(line)) + "\n")
-        print(f"{what:32} {workers:3d} workers {found:10.0f} images/s", flush=True)
-
-    def step_rate(sets: tuple[object, object], stored: int | None) -> float:
-        data = replace(recipe.data, size=given.size, stored=stored)
-        chosen = replace(recipe, data=data, train=replace(recipe.train, batch=given.batch))
-        with tempfile.TemporaryDirectory() as folder:
-            trainer = Trainer(
-                chosen,
-                sets,  # type: ignore[arg-type]
-                seed=0,
-                device=device,
-                folder=RunFolder(Path(folder)),
-                options=LoopOptions(),
-            )
-            return rate(steps(trainer), given.batch, given.seconds, device)
-
-    stored = recipe.data.stored
-    if stored is not None:
-        kept = load_pictures(files, stored)
-        loader: ResidentLoader = CropLoader(kept, crop, **options)
-        note("squares on the device", 0, measure(loader, given, device))
-        note("squares, with the step", 0, step_rate((kept, kept), stored))
-    workers, most = 1, worker_count()
-    while workers <= most:
-        loader = StreamLoader(files, crop, workers=workers, **options)
-        note("files", workers, measure(loader, given, device))
-        workers *= 2
-    note("files, with the step", most, step_rate((files, small(files)), None))
-
-
-def measure(loader: ResidentLoader, given: argparse.Namespace, device: torch.device) -> float:
-    """Return the images a second of a loader alone."""
-    batches = endless(loader, loader.batches)
-    return rate(batches, given.batch, given.seconds, device)
-
-
-def small(files: FileSet) -> FileSet:
-    """Return a few files: what is tested on does not matter here."""
-    return files.first(len(files.classes))
+        print(f"{what:24} {workers:3d} workers {found:10.0f} images/s", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "distributed.md"
 
 def store(folder, **changes):
     row = {"network": "reactnet-224", "mode": "compiled", "variant": "plain", "batch": 256}
-    row |= {"step_ms": 36.0, "hardware": "GPU X", "torch": "2.13"}
+    row |= {"step_ms": 36.0, "hardware": "GPU X", "torch": "2.13", "commit": None}
+    row |= {"images_per_s": 1.0, "peak_bytes": None, "saved_bytes": 0, "flops": 0, "floor_ms": None}
     with (folder / "training.jsonl").open("a") as file:
         file.write(json.dumps({**row, **changes}) + "\n")
 
@@ -61,8 +62,21 @@ def test_table_is_open_without_measurements_and_filled_with_them(tmp_path):
     assert empty.count("open | open") == 9 and "times are open" in empty
     store(tmp_path, step_ms=99.0)
     store(tmp_path)
-    store(tmp_path, mode="captured", variant="surge")
+    store(tmp_path, width=2, step_ms=77.0)
     filled = scaling.section(tmp_path)
     assert filled.count("open | open") == 6
     assert "| ReActNet | 8 | 2,048 | 46.8 | 0.27 | 36.00 to 36.27 | 1.25 to 1.26 |" in filled
-    assert "Steps measured on one GPU X, torch 2.13" in filled
+    assert "Steps measured on one GPU X, torch 2.13, bf16 (compiled)" in filled
+
+
+def test_step_of_several_gpus_lies_between_the_captured_and_the_eager_one(tmp_path):
+    store(tmp_path, mode="captured", variant="surge", step_ms=20.0)
+    alone = scaling.section(tmp_path)
+    assert "| SURGE | 1 | 256 | 90.8 | 0.00 | 20.00 |" in alone
+    assert "| SURGE | 8 | 2,048 | 90.8 | 0.53 | open | open |" in alone
+    store(tmp_path, mode="eager", variant="surge", step_ms=50.0)
+    both = scaling.section(tmp_path)
+    assert "| SURGE | 1 | 256 | 90.8 | 0.00 | 20.00 |" in both
+    assert "| SURGE | 8 | 2,048 | 90.8 | 0.53 | 20.00 to 50.53 |" in both
+    store(tmp_path, mode="compiled", variant="surge", step_ms=30.0)
+    assert "| SURGE | 8 | 2,048 | 90.8 | 0.53 | 30.00 to 30.53 |" in scaling.section(tmp_path)
