@@ -177,6 +177,14 @@ class Method(nn.Module):
         """Return a term to add to the loss of the last forward, if the method has one."""
         return None
 
+    def feature_loss(self, classes: int, features: int) -> nn.Module | None:
+        """Return a learnable loss of (features before the last layer, labels), if there is one.
+
+        It belongs to a whole network: a loop asks one layer, trains it beside the model, and
+        drops it at the end.
+        """
+        return None
+
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """Set the schedule state for ``epoch`` (from 0) of ``epochs``, in place."""
 

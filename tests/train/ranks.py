@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from surge.recipes.recipe import DataSpec
+from surge.recipes.recipe import DataSpec, MethodSpec
 from surge.train.distributed import World
 from tests.train.small import make_trainer, register_without_norm, small_recipe, small_sets, weights
 
@@ -17,6 +17,7 @@ CASES = {
     "accumulated": {"row": "cnn-bnn-surge", "accumulate": 2},
     "partial": {"row": "cnn-bnn-surge", "train": 43},
     "compiled": {"row": "cnn-bnn-surge", "compiled": True},
+    "features": {"row": "cnn-bnn", "method": "bonn", "accumulate": 2},
 }
 """Two epochs of a network without BatchNorm; the last batch of ``partial`` has 5 and 6 images."""
 
@@ -27,10 +28,13 @@ def build(name, path, world=None):
     case = dict(CASES[name])
     sets = small_sets(train=case.pop("train", 64), test=41)
     compiled = case.pop("compiled", False) and world is not None
+    method = case.pop("method", None)
     recipe = small_recipe(
         case.pop("row"), model="without_norm", epochs=2, batch=32, lr=0.02, **case
     )
     recipe = replace(recipe, data=DataSpec("digits", augment=False))
+    if method is not None:
+        recipe = replace(recipe, method=MethodSpec(method))
     return make_trainer(path, recipe, sets, world=world, compiled=compiled)
 
 
@@ -40,7 +44,10 @@ def finished(name, path, world=None):
     outcome = trainer.run(rows.append)
     compensation = trainer.parts.compensation
     scales = {} if compensation is None else compensation.scales()
-    return {"weights": weights(trainer), "rows": rows, "scales": scales, "best": outcome.best}
+    learned = trainer.train_step.learned
+    own = {} if learned is None else learned.state_dict()
+    held = {**weights(trainer), **own}
+    return {"weights": held, "rows": rows, "scales": scales, "best": outcome.best}
 
 
 def stopped(path, world):

@@ -43,7 +43,12 @@ def test_ranks_end_with_the_same_weights_and_scales(results, name):
     first, second = (result[name] for result in results)
     assert_same_tensors(second["weights"], first["weights"])
     assert second["scales"] == first["scales"]
-    assert bool(first["scales"]) == (name != "plain")
+    assert bool(first["scales"]) == (name not in ("plain", "features"))
+
+
+def test_centres_of_features_are_learned_together(results):
+    centres = [result["features"]["weights"]["centre"] for result in results]
+    assert torch.equal(*centres) and centres[0].any()
 
 
 @pytest.mark.parametrize("name", ranks.CASES)

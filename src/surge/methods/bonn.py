@@ -42,7 +42,8 @@ class BONN(Method):
     Schedule  the loss starts with the first announced epoch.   Output scale  none (in k_b).
     Paper vs here: m and s are not learned by gradient but set to where the loss is smallest, the
     mean and standard deviation of abs(k), after every step. n is not stated: 0.01. The feature
-    loss needs features and labels, which no layer has: :class:`FeatureLoss`, for a training loop.
+    loss needs features and labels, which no layer has: :class:`FeatureLoss`, which the training
+    loop for images asks for; ``feature_strength=0`` leaves it out.
     """
 
     dropped = ("mode", "width", "active_strength", "vector")
@@ -59,12 +60,17 @@ class BONN(Method):
         *,
         strength: float = 1e-4,
         variance: float = 1e-2,
+        feature_strength: float = 1e-3,
     ) -> None:
         """Estimate the prior from the weight at hand."""
         super().__init__(geometry, weight)
-        if not (strength >= 0 and variance >= 0):
-            raise ConfigError(f"strength={strength}, variance={variance}: neither may be negative.")
+        if not (strength >= 0 and variance >= 0 and feature_strength >= 0):
+            raise ConfigError(
+                f"strength={strength}, variance={variance}, feature_strength={feature_strength}: "
+                "none may be negative."
+            )
         self.strength, self.variance = strength, variance
+        self.feature_strength = feature_strength
         self.vector = nn.Parameter(torch.ones_like(weight[0]))
         shape = (geometry.out_features, *(1 for _ in per_filter(weight)))
         self.register_buffer("mode", weight.new_zeros(shape))
@@ -93,6 +99,12 @@ class BONN(Method):
     def extra_loss(self) -> Tensor | None:
         """Return the Bayesian kernel loss of the last forward."""
         return self.kernel_loss if self.training else None
+
+    def feature_loss(self, classes: int, features: int) -> nn.Module | None:
+        """Return the loss that draws the features of a class together."""
+        if not self.feature_strength:
+            return None
+        return FeatureLoss(classes, features, strength=self.feature_strength)
 
     @torch.no_grad()
     def _estimate(self, weight: Tensor) -> None:
@@ -128,8 +140,8 @@ class FeatureLoss(nn.Module):
     """BONN's feature loss: features of a class are drawn to its centre, as a Gaussian.
 
     t/2 mean over the batch of { sum((f - c)^2) + sum((f - c)^2 / s^2 + log(s^2)) } with the centre
-    c and the width s of the label's class, both learnable; t is ``strength``. To be added to the
-    loss by a loop that has the features before the last layer.
+    c and the width s of the label's class, both learnable; t is ``strength``. Added to the loss by
+    a loop that has the features before the last layer (:mod:`surge.train.features`).
     """
 
     def __init__(self, classes: int, features: int, *, strength: float = 1e-3) -> None:
@@ -141,7 +153,7 @@ class FeatureLoss(nn.Module):
 
     def forward(self, features: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of ``features`` (batch, features) with their ``labels``."""
-        square = (features.float() - self.centre[labels]).square()
+        square = (widened(features) - self.centre[labels]).square()
         log_variance = self.log_variance[labels]
         terms = square + square * torch.exp(-log_variance) + log_variance
         return self.strength / 2 * terms.sum(dim=1).mean()

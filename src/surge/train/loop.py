@@ -107,7 +107,9 @@ class Trainer:
             for value in state.values()
             if isinstance(value, Tensor)
         ]
-        return [*model.parameters(), *model.buffers(), *inner, self.train_step.sums.values]
+        learned = self.train_step.learned
+        own = [] if learned is None else list(learned.parameters())
+        return [*model.parameters(), *own, *model.buffers(), *inner, self.train_step.sums.values]
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint; return a sentence for each damaged one."""

@@ -18,6 +18,7 @@ from surge.models import build_model
 from surge.recipes.recipe import DataSpec, Recipe
 from surge.train import photos, stages, text
 from surge.train.distributed import World
+from surge.train.features import feature_objective
 from surge.train.scoring import RankedTest, TextTest
 from surge.train.step import Objective, TestStep
 from surge.train.teacher import teacher_objective
@@ -103,8 +104,10 @@ class Task:
     def objective(
         self, recipe: Recipe, model: nn.Module, seed: int, device: torch.device
     ) -> Objective | None:
-        """Return what is minimised; None stands for the cross-entropy of labels."""
-        return None if recipe.distill is None else teacher_objective(recipe, device)
+        """Return what is minimised; None stands for the cross-entropy of labels alone."""
+        if recipe.distill is not None:
+            return teacher_objective(recipe, device)
+        return feature_objective(model, recipe.train.label_smoothing, device)
 
     def test_step(
         self, recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: Any

@@ -1,0 +1,88 @@
+"""Labels, and a method's own loss on what the last layer is given (BONN's feature loss)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from surge.errors import ConfigError
+from surge.layers.hooks import binary_layers
+from surge.train.distributed import World, wrapped
+from surge.train.step import ImageObjective, cross_entropy
+
+
+class _Watch:
+    """Holds what the last layer was given in the forward that just ran."""
+
+    def __init__(self, last: nn.Module) -> None:
+        self.seen: Tensor | None = None
+
+        # A plain function: copies of the model keep it as it is.
+        def look(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            self.seen = inputs[0] if module.training else None
+
+        last.register_forward_pre_hook(look)
+
+    def take(self) -> Tensor:
+        """Return it, and keep nothing."""
+        seen, self.seen = self.seen, None
+        assert seen is not None
+        return seen
+
+
+class FeatureObjective(ImageObjective):
+    """Cross-entropy of the logits plus the feature loss, whose own numbers are learned too."""
+
+    def __init__(
+        self, last: nn.Module, learned: nn.Module, smoothing: float, device: torch.device
+    ) -> None:
+        """``last`` is the layer whose input the features are."""
+        super().__init__(cross_entropy(smoothing))
+        self.learned = learned.to(device)
+        self.watch = _Watch(last)
+        # Centres are one for all processes: their gradients are exchanged like the model's.
+        self.feature_loss = wrapped(self.learned, _world(), device)
+
+    def outputs(self, network: nn.Module, inputs: Tensor) -> Any:
+        """Return logits and features."""
+        logits = network(inputs)
+        return logits, self.watch.take()
+
+    def loss(self, outputs: Any, labels: Tensor, inputs: Tensor) -> Tensor:
+        """Add the two losses."""
+        logits, features = outputs
+        return self.criterion(logits, labels, inputs) + self.feature_loss(features, labels)
+
+    def hits(self, outputs: Any, labels: Tensor) -> Tensor:
+        """Count largest logits that stand at the label."""
+        return super().hits(outputs[0], labels)
+
+
+def _world() -> World:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return World()
+    return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+def feature_objective(
+    model: nn.Module, smoothing: float, device: torch.device
+) -> FeatureObjective | None:
+    """Return the objective of a model whose method has a feature loss; None for all others.
+
+    Raises:
+        ConfigError: such a model has no linear layer, so that nothing says what its features are.
+    """
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    for name, layer in binary_layers(model):
+        last = linear[-1] if linear else None
+        sizes = (1, 1) if last is None else (last.out_features, last.in_features)
+        learned = layer.method.feature_loss(*sizes)
+        if learned is None:
+            return None
+        if last is None:
+            raise ConfigError(
+                f'The method of "{name}" has a loss on the features before the last linear layer, '
+                "and this model has no linear layer. Leave it out with feature_strength=0."
+            )
+        return FeatureObjective(last, learned, smoothing, device)
+    return None
