@@ -51,7 +51,8 @@ class FeatureObjective(ImageObjective):
     def loss(self, outputs: Any, labels: Tensor, inputs: Tensor) -> Tensor:
         """Add the two losses."""
         logits, features = outputs
-        return self.criterion(logits, labels, inputs) + self.feature_loss(features, labels)
+        drawn: Tensor = self.feature_loss(features, labels)
+        return self.criterion(logits, labels, inputs) + drawn
 
     def hits(self, outputs: Any, labels: Tensor) -> Tensor:
         """Count largest logits that stand at the label."""
