@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,11 +13,12 @@ from rich.console import Console
 from surge.cli.console import print_table, progress
 from surge.errors import ConfigError
 from surge.study import figures, speed_table, training_speed
+from surge.study.elsewhere import Subject, built
 from surge.study.speed_figures import draw
 from surge.study.step_profile import Share, profile
-from surge.study.timing import interleaved
+from surge.study.timing import Pairs, in_turns, turn
 from surge.study.training_networks import NETWORKS, check_width, known
-from surge.study.training_speed import MODES, VARIANTS, Ceilings, Row, Step
+from surge.study.training_speed import MODES, VARIANTS, Ceilings, Prepared, Row
 from surge.train.run import describe_environment
 
 if TYPE_CHECKING:
@@ -36,6 +38,15 @@ class Job:
     def own(self) -> bool:
         """Whether batch and width are those of the network."""
         return (self.batch, self.width) == (NETWORKS[self.network].batch, 1)
+
+    def of(self, command: BenchTrainCommand) -> list[str]:
+        """Return the variants to compare; the paper's form has no other mode than eager."""
+        return [v for v in command.variants if v != "literal" or self.mode == "eager"]
+
+    def prepare(self, variant: str, device: torch.device) -> Prepared:
+        """Build one of the steps."""
+        size = self.batch, self.width
+        return training_speed.prepare(self.network, variant, self.mode, device, *size)
 
 
 def bench_train(command: BenchTrainCommand, console: Console) -> None:
@@ -75,13 +86,28 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
         for mode in modes
     ]
     rows: list[Row] = []
+    # One process holds one job at a time; processes of their own all build at once.
+    groups = [[job] for job in jobs] if command.jobs == 1 else [jobs]
     with progress(console, "training steps", total=len(jobs)) as advance:
-        for job in jobs:
-            found = _measure(command, job, device, ceilings, environment, console)
-            _store(found, command)
-            rows += found
-            wide = f", width {job.width}" if job.width > 1 else ""
-            advance(f"{job.network} {job.mode}, batch {job.batch}{wide}")
+        for group in groups:
+            with built(
+                {
+                    (job, v): partial(job.prepare, v, device)
+                    for job in group
+                    for v in job.of(command)
+                },
+                jobs=command.jobs,
+                patience=command.patience,
+                on_failure=partial(_left_out, console),
+            ) as steps:
+                for job in group:
+                    own = {v: steps[job, v] for v in job.of(command) if (job, v) in steps}
+                    found = _measure(command, job, own, ceilings, environment, console)
+                    _store(found, command)
+                    rows += found
+                    wide = f", width {job.width}" if job.width > 1 else ""
+                    advance(f"{job.network} {job.mode}, batch {job.batch}{wide}")
+            torch._dynamo.reset()
     _show(rows, console)
     paths = figures.save(draw(rows), [row.as_dict() for row in rows], command.out / "training.png")
     console.print(f"The picture: {paths[0]}")
@@ -97,36 +123,30 @@ def _store(rows: list[Row], command: BenchTrainCommand) -> None:
         file.writelines(json.dumps(row.as_dict()) + "\n" for row in rows)
 
 
+def _left_out(console: Console, name: tuple[Job, str], words: str) -> None:
+    job, variant = name
+    console.print(f"{job.network} {variant} {job.mode} is left out:\n{words}", markup=False)
+
+
 def _measure(
     command: BenchTrainCommand,
     job: Job,
-    device: torch.device,
+    steps: dict[str, Subject[Prepared]],
     ceilings: Ceilings | None,
     environment: dict[str, object],
     console: Console,
 ) -> list[Row]:
-    steps: dict[str, Step] = {}
-    facts: dict[str, tuple[int | None, int, int]] = {}
-    for variant in command.variants:
-        if variant == "literal" and job.mode != "eager":
-            continue
-        # Counted on a network of its own: its autograd nodes would bind the graph to its stream.
-        counted = Step(job.network, variant, "eager", device, job.batch, job.width)
-        saved, flops = counted.saved_bytes(), counted.flops()
-        del counted
-        before = training_speed.held_bytes(device)
-        step = Step(job.network, variant, job.mode, device, job.batch, job.width)
-        step()
-        facts[variant] = (training_speed.peak_bytes(step, before), saved, flops)
-        steps[variant] = step
-    timings = interleaved(steps, seconds=command.seconds)
+    if not steps:
+        return []
+    turns = {variant: partial(step.ask, _turn) for variant, step in steps.items()}
+    timings = in_turns(turns, seconds=command.seconds)
     if command.profile:
         _profile(command, job, steps, console)
     rows = []
     for variant, step in steps.items():
-        peak, saved, flops = facts[variant]
+        peak, saved, flops, moved = step.ask(_facts)
         median = timings[variant].median
-        floor = ceilings and ceilings.floor(flops, step.moved_bytes(saved))
+        floor = ceilings and ceilings.floor(flops, moved)
         rows.append(
             Row(
                 network=job.network,
@@ -145,18 +165,34 @@ def _measure(
                 commit=None if environment["commit"] is None else str(environment["commit"]),
             )
         )
-    torch._dynamo.reset()
     return rows
 
 
+def _turn(prepared: Prepared) -> Pairs:
+    return turn(prepared.step)
+
+
+def _facts(prepared: Prepared) -> tuple[int | None, int, int, int]:
+    return (
+        prepared.peak_bytes,
+        prepared.saved_bytes,
+        prepared.flops,
+        prepared.moved_bytes,
+    )
+
+
+def _kernels(prepared: Prepared) -> dict[str, tuple[float, float]]:
+    return profile(prepared.step)
+
+
 def _profile(
-    command: BenchTrainCommand, job: Job, steps: dict[str, Step], console: Console
+    command: BenchTrainCommand, job: Job, steps: dict[str, Subject[Prepared]], console: Console
 ) -> None:
     """Print what the kernels of every step take, and store it."""
     shares = [
         Share(job.network, variant, job.mode, kind, count, time)
         for variant, step in steps.items()
-        for kind, (count, time) in profile(step).items()
+        for kind, (count, time) in step.ask(_kernels).items()
     ]
     print_table(
         console,

@@ -43,6 +43,11 @@ class BenchTrainCommand:
     """cuda or cpu; by default a GPU if there is one."""
     seconds: float = 6.0
     """Time to measure each network and mode for, all variants together."""
+    jobs: int = 1
+    """Steps to build at a time, each in a process of its own: compiling takes a minute of a core.
+    The GPU must hold all of them; they are timed in turns as ever."""
+    patience: float = 900.0
+    """Seconds to wait for them; what is not there by then is left out, and named."""
     profile: bool = False
     """Also say which kernels a step consists of, by what they do (GPU).
 

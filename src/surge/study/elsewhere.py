@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Protocol, TypeVar
 
+K = TypeVar("K")
 T = TypeVar("T")
 R = TypeVar("R")
 S_co = TypeVar("S_co", covariant=True)
@@ -103,13 +104,13 @@ def _serve(pipe: Connection, build: Callable[[], Any], gate: Any) -> None:
 
 @contextmanager
 def built(
-    builders: Mapping[str, Callable[[], T]],
+    builders: Mapping[K, Callable[[], T]],
     *,
     jobs: int,
     patience: float,
-    on_failure: Callable[[str, str], None],
-    on_built: Callable[[str], None] = lambda name: None,
-) -> Iterator[dict[str, Subject[T]]]:
+    on_failure: Callable[[K, str], None],
+    on_built: Callable[[K], None] = lambda name: None,
+) -> Iterator[dict[K, Subject[T]]]:
     """Build all, ``jobs`` at a time, each in a process of its own; with one job, here, in turn.
 
     What fails elsewhere, or takes longer than ``patience`` seconds, is reported with its name and
@@ -122,7 +123,7 @@ def built(
     until = time.monotonic() + patience
     begun = {name: Elsewhere(build, gate) for name, build in builders.items()}
     try:
-        ready: dict[str, Subject[T]] = {}
+        ready: dict[K, Subject[T]] = {}
         for name, one in begun.items():
             try:
                 one.wait(until)

@@ -272,6 +272,31 @@ def peak_bytes(step: Step, before: int) -> int | None:
     return torch.cuda.max_memory_allocated(step.device) - before
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A step that is warm, and what does not change from step to step."""
+
+    step: Step
+    peak_bytes: int | None
+    saved_bytes: int
+    flops: int
+    moved_bytes: int
+
+
+def prepare(
+    name: str, variant: str, mode: str, device: torch.device, batch: int, width: int
+) -> Prepared:
+    """Build a step, compile and capture it as its mode says, and do it once."""
+    # Counted on a network of its own: its autograd nodes would bind the graph to its stream.
+    counted = Step(name, variant, "eager", device, batch, width)
+    saved, flops = counted.saved_bytes(), counted.flops()
+    del counted
+    before = held_bytes(device)
+    step = Step(name, variant, mode, device, batch, width)
+    step()
+    return Prepared(step, peak_bytes(step, before), saved, flops, step.moved_bytes(saved))
+
+
 def measured_ceilings(device: torch.device) -> Ceilings | None:
     """Measure a large copy and a large matrix product; None off a GPU."""
     if device.type != "cuda":
