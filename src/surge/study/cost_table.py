@@ -71,7 +71,7 @@ def section(folder: Path) -> str:
         top = known.get((row.row, row.form), {})
         cells.append(f"{sum(top.values()) / len(top):.2f}" if top else "open")
         lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n\n" + _facts(steps, known)
+    return "\n".join(lines) + f"\n\n{_compared(steps)}{_facts(steps, known)}"
 
 
 def _pair(
@@ -95,6 +95,19 @@ def _value(steps: Sequence[Row], network: str, variant: str, mode: str, field: s
             found: float | None = getattr(step, field)
             return found
     return None
+
+
+def _compared(steps: Sequence[Row]) -> str:
+    """Say what SURGE costs beside every other row, as the paper does."""
+    wanted = [("Bi-Real", "resnet18-224"), ("ReActNet", PLAIN), ("RBONN", "rbonn-224")]
+    said = []
+    for field, what in (("step_ms", "time"), ("peak_bytes", "memory")):
+        ours = _value(steps, PLAIN, "surge", "captured", field)
+        others = [(name, _value(steps, of, "plain", "captured", field)) for name, of in wanted]
+        shares = [f"{ours / other:.2f} {name}" for name, other in others if ours and other]
+        if shares:
+            said.append(f"{what} {', '.join(shares)}")
+    return f"A captured step with SURGE, in times that of: {'; '.join(said)}.\n" if said else ""
 
 
 def _facts(steps: Sequence[Row], known: dict[tuple[str, str], dict[int, float]]) -> str:

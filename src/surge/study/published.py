@@ -10,7 +10,9 @@ from pathlib import Path
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, list_recipes
 from surge.study import (
+    cost_table,
     latency_table,
+    loader_table,
     results,
     row_speed,
     scaling,
@@ -105,6 +107,7 @@ PAGES: dict[str, dict[str, Section]] = {
     },
     "docs/deploying.md": {"inference": latency_table.section, "rest": rest_section},
     "docs/distributed.md": {"scaling": scaling.section},
+    "docs/imagenet.md": {"costs": cost_table.section, "loader": loader_table.section},
     "docs/performance.md": {
         "training": speed_table.section,
         "sweeps": speed_table.sweeps_section,
