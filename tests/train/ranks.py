@@ -17,7 +17,7 @@ CASES = {
     "accumulated": {"row": "cnn-bnn-surge", "accumulate": 2},
     "partial": {"row": "cnn-bnn-surge", "train": 43},
     "compiled": {"row": "cnn-bnn-surge", "compiled": True},
-    "features": {"row": "cnn-bnn", "method": "bonn", "accumulate": 2},
+    "features": {"row": "cnn-bnn-surge", "method": "bonn", "accumulate": 2},
 }
 """Two epochs of a network without BatchNorm; the last batch of ``partial`` has 5 and 6 images."""
 

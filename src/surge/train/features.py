@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from surge.errors import ConfigError
 from surge.layers.hooks import binary_layers
@@ -44,14 +45,18 @@ class FeatureObjective(ImageObjective):
         self.feature_loss = wrapped(self.learned, _world(), device)
 
     def outputs(self, network: nn.Module, inputs: Tensor) -> Any:
-        """Return logits and features."""
+        """Return logits, features, and the loss for them.
+
+        One process that measures alone has the bare model, and must not wait for the others.
+        """
         logits = network(inputs)
-        return logits, self.watch.take()
+        together = isinstance(network, DistributedDataParallel)
+        return logits, self.watch.take(), self.feature_loss if together else self.learned
 
     def loss(self, outputs: Any, labels: Tensor, inputs: Tensor) -> Tensor:
         """Add the two losses."""
-        logits, features = outputs
-        drawn: Tensor = self.feature_loss(features, labels)
+        logits, features, feature_loss = outputs
+        drawn: Tensor = feature_loss(features, labels)
         return self.criterion(logits, labels, inputs) + drawn
 
     def hits(self, outputs: Any, labels: Tensor) -> Tensor:
