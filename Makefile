@@ -56,8 +56,10 @@ test-gpu:  ## the tests that need a CUDA GPU; PYTHON=python3 uses your own torch
 demo: setup  ## the toy study, binary networks on real digits, a report page
 	$(BIN)/surge demo
 
-figures: setup  ## renew the numbers in results/figures from the runs in results/runs
+figures: setup  ## renew results/figures, and the pictures of docs/, from the runs in results/runs
+	rm -rf results/figures
 	$(BIN)/surge report results/runs/* --figures results/figures --out build/report.html
+	$(BIN)/python -c 'from pathlib import Path; from surge.study.site import renew_pictures; renew_pictures(Path())'
 
 docs: setup  ## build the documentation as a site in build/site; a warning is an error
 	$(BIN)/mkdocs build --strict --site-dir build/site

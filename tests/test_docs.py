@@ -17,7 +17,7 @@ from surge.cli import discover, main
 from surge.method import list_methods
 from surge.models import cnn_digits
 from surge.study import claims, findings, site
-from tests.berts import tiny_bert, tokens
+from tests.berts import save_tiny, tiny_bert, tokens, write_task
 from tests.runtime.building import import_engine
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ ELSEWHERE = ("demo",)
 """Commands whose own tests run them in the form that is shown: tests/cli/test_demo_command.py."""
 SHORTER = {
     "train": ("--limit", "96"),
-    "reproduce": ("--epochs", "1", "--seeds", "0", "--rows", "cnn-recu-surge-noise"),
+    "reproduce": ("--epochs", "1", "--seeds", "0"),
     "toy": ("--seeds", "3", "--steps", "40"),
     "theorem": ("--samples", "500"),
 }
@@ -111,6 +111,20 @@ def test_block_of_a_reference_page_is_right(page, number, tmp_path, monkeypatch)
         tyro.cli(tree.commands[name], args=rest)
 
 
+def test_commands_of_the_glue_page_run_on_a_tiny_bert(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SURGE_DATA", raising=False)
+    write_task(tmp_path / "data", "mrpc")
+    save_tiny(tmp_path / "BERT")
+    shorter = {"train": ("--epochs", "1", "--limit", "32"), "reproduce": ("--epochs", "1")}
+    (body,) = (body for language, body in blocks(PAGES["glue.md"]) if language == "bash")
+    for command in commands(body):
+        _, *words = shlex.split(command)
+        assert main([*words, *shorter[words[0]], "--device", "cpu"]) == 0, command
+    stored = (tmp_path / "results" / "glue.jsonl").read_text()
+    assert stored.count('"row": "mrpc-bit-surge", ') == 2 * 4  # accuracy and F1, once and 3 seeds
+
+
 def test_every_block_says_what_it_is():
     for page in STORY:
         assert {language for language, _ in blocks(PAGES[page])} <= {"bash", "python", "text"}, page
@@ -133,6 +147,13 @@ def test_commands_in_the_text_exist():
 def test_pictures_are_small():
     for path in (DOCS / "images").glob("*.png"):
         assert path.stat().st_size < 150_000, path.name
+
+
+@pytest.mark.parametrize("name", site.PICTURES)
+def test_pictures_of_stored_runs_are_the_committed_figures(name):
+    shown = (DOCS / "images" / f"{name}.png").read_bytes()
+    assert shown == site.figure_of(ROOT, name).read_bytes(), "run: make figures"
+    assert any(f"images/{name}.png" in text for text in PAGES.values())
 
 
 def test_findings_are_what_results_say():

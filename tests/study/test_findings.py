@@ -45,11 +45,55 @@ def test_paired_runs_are_compared_seed_by_seed(tmp_path):
         write_run(tmp_path, seed=seed, last=90.0 + seed)
         write_run(tmp_path, "digits-cnn-recu-surge", seed=seed, last=89.0 + seed - 0.01 * seed)
     runs = [open_run(path) for path in sorted(tmp_path.iterdir())]
-    measure = findings.paired(
-        "digits-cnn-recu-surge", "digits-cnn-recu", " points", lambda run: run.last
-    )
+    measure = claims.DIGITS.paired(lambda run: run.last)
     assert measure(Stored(tmp_path, runs)).verdict == OPPOSITE
     assert measure(Stored(tmp_path, [])).verdict == OPEN
+
+
+def test_runs_of_other_length_are_no_pairs(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path, seed=seed)
+        write_run(tmp_path, "digits-cnn-recu-surge", seed=seed, epochs=10)
+    runs = [open_run(path) for path in sorted(tmp_path.iterdir())]
+    measure = claims.DIGITS.paired(lambda run: run.last)
+    assert measure(Stored(tmp_path, runs)).words == "nothing stored yet"
+
+
+def recorded(tmp_path, values):
+    """One run with SURGE for each value, which is the cosine of its only layer."""
+    runs = []
+    for seed, value in enumerate(values):
+        run = open_run(write_run(tmp_path, "digits-cnn-recu-surge", seed=seed))
+        theorem = {"cosine_main": 0.5, "cosine_total": value}
+        records = [
+            {"epoch": 19, "layers": {"a": {"input_cosine": value}}, "theorem": {"a": theorem}}
+        ]
+        runs.append(replace(run, records=records))
+    return Stored(tmp_path, runs)
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([0.8, 0.81, 0.82], REPRODUCED),
+        ([-0.8, -0.81, -0.82], OPPOSITE),
+        ([-0.8, 0.8, 0.1], NOT),
+        ([0.8], OPEN),
+        ([], OPEN),
+    ],
+)
+def test_level_is_judged_by_its_interval(values, verdict, tmp_path):
+    found = claims.DIGITS.level("input_cosine", 1e-6, 1.0)(recorded(tmp_path, values))
+    assert found.verdict == verdict
+    if len(values) == 1:
+        assert found.words == "0.8 (1 run: too few)"
+
+
+def test_scale_is_near_its_optimum_where_it_brings_the_gradient_closer(tmp_path):
+    found = claims.DIGITS.near_optimum(recorded(tmp_path, [0.6, 0.7, 0.8]))
+    assert found.verdict == REPRODUCED and found.words.startswith("closer to g* in 100 %")
+    one = claims.DIGITS.near_optimum(recorded(tmp_path / "one", [0.4]))
+    assert one.words == "closer to g* in 0 % of layers and epochs (1 run: too few)"
 
 
 def test_toy_claims_count_their_answers(tmp_path):
@@ -68,12 +112,24 @@ def test_sweeps_need_three_seeds_each(tmp_path):
     measure = findings.best_eta("cifar10", "resnet20-recu-surge", 0.01)
     assert measure(Stored(tmp_path, [])).verdict == OPEN
     for seed in range(3):
-        for eta, last in ((0.001, 87.0), (0.01, 88.0), (0.1, 86.0)):
+        for eta, last in ((0.001, 87.0), (0.01, 88.0 + 0.1 * seed), (0.1, 86.0)):
             append(tmp_path, result("resnet20-recu-surge", seed, last, overrides={"eta": eta}))
+        assert (measure(Stored(tmp_path, [])).verdict == OPEN) == (seed < 2)
     found = measure(Stored(tmp_path, []))
-    assert found.verdict == REPRODUCED and "best at 0.01" in found.words
+    assert found.verdict == REPRODUCED and "minus 0.001: +1.1 points" in found.words
     other = findings.best_eta("cifar10", "resnet20-recu-surge", 0.1)
-    assert other(Stored(tmp_path, [])).verdict == NOT
+    assert other(Stored(tmp_path, [])).verdict == OPPOSITE
+
+
+def test_best_eta_within_the_spread_is_not_reproduced(tmp_path):
+    for seed, last in enumerate((87.0, 89.0, 88.2)):
+        append(tmp_path, result("resnet20-recu-surge", seed, last))
+        for eta in (0.001, 0.1):
+            append(tmp_path, result(f"resnet20-recu-surge-eta{eta}", seed, 88.0))
+    assert (
+        findings.best_eta("cifar10", "resnet20-recu-surge", 0.01)(Stored(tmp_path, [])).verdict
+        == NOT
+    )
 
 
 def test_large_fixed_scales_are_held_against_the_adaptive_one(tmp_path):
@@ -83,9 +139,9 @@ def test_large_fixed_scales_are_held_against_the_adaptive_one(tmp_path):
     assert measure(Stored(tmp_path, [])).verdict == OPEN
     for seed in range(3):
         changed = {"fixed_scale": 0.5}
-        append(tmp_path, result("resnet20-recu-surge", seed, 70.3, overrides=changed))
+        append(tmp_path, result("resnet20-recu-surge", seed, 70.3 + 0.1 * seed, overrides=changed))
     found = measure(Stored(tmp_path, []))
-    assert found.verdict == REPRODUCED and "0.5: -17.70" in found.words
+    assert found.verdict == REPRODUCED and "0.5: -17.60" in found.words
 
 
 def test_cost_of_a_step_is_held_against_the_plain_one(tmp_path):

@@ -5,13 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from surge.study import figures, probe_figures, probe_rows
+from surge.cli._reporting import _read as read_table
+from surge.study import figures, probe_figures, probe_rows, sweeps
 from surge.study.stored_runs import StoredRun, open_run
 from tests.study.run_folders import write_run
 
 ROOT = Path(__file__).parents[2]
 STORED = sorted((ROOT / "results" / "runs").iterdir())
-COMMITTED = sorted((ROOT / "results" / "figures").glob("*.csv"))
+FIGURES = ROOT / "results" / "figures"
+COMMITTED = sorted(FIGURES.rglob("*.csv"))
 SURGE = "digits-cnn-recu-surge"
 
 
@@ -20,20 +22,31 @@ def stored():
     return [open_run(path) for path in STORED]
 
 
-@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
-def test_committed_numbers_are_what_stored_runs_give(path, stored, tmp_path):
-    rows = probe_figures.FIGURES[path.stem].rows(stored)
-    again = figures.write_csv(rows, tmp_path / path.name)
-    assert again.read_text() == path.read_text(), "run: make figures"
+def test_committed_numbers_are_what_stored_runs_give(stored, tmp_path):
+    found = {}
+    for sheet in probe_figures.sheets(stored):
+        path = figures.write_csv(sheet.rows, tmp_path / sheet.network / f"{sheet.name}.csv")
+        found[str(path.relative_to(tmp_path))] = path.read_text()
+    results = ROOT / "results"
+    every = [r for path in sorted(results.glob("*.jsonl")) for r in read_table(path)]
+    for key in sweeps.KEYS:
+        if made := sweeps.rows(every, key):
+            path = figures.write_csv(made, tmp_path / f"sweep-{key.replace('_', '-')}.csv")
+            found[path.name] = path.read_text()
+    committed = {str(path.relative_to(FIGURES)): path.read_text() for path in COMMITTED}
+    assert sorted(found) == sorted(committed), "run: make figures"
+    assert [name for name in found if found[name] != committed[name]] == [], "run: make figures"
+    assert all(path.with_suffix(".png").exists() for path in COMMITTED)
 
 
 def test_every_figure_is_committed():
-    assert {path.stem for path in COMMITTED} == set(probe_figures.FIGURES)
+    names = {f"sweep-{key.replace('_', '-')}" for key in sweeps.KEYS}
+    assert {path.stem for path in COMMITTED} == {*probe_figures.FIGURES, *names}
 
 
 @pytest.mark.parametrize("name", ["gradient-map", "optimal-scale", "weight-distribution", "norms"])
 def test_figures_have_a_panel_per_group(name, stored):
-    rows = probe_figures.FIGURES[name].rows(stored)
+    rows = probe_figures.FIGURES[name].rows([run for run in stored if run.arm.startswith("digits")])
     drawn = probe_figures.panels(name, rows)
     sheet = probe_figures.draw(name, rows)
     shown = [axes for axes in sheet.axes if axes.axison and axes.get_label() != "<colorbar>"]

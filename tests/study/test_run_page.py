@@ -121,8 +121,8 @@ def test_report_command_writes_page_and_figures(tmp_path, capsys):
     assert open_run(kept / path.name).epochs == open_run(path).epochs
     assert out.read_text().startswith("<!DOCTYPE html>")
     assert (figures / "final-metric.csv").read_text().splitlines() == [
-        "arm,seed,value",
-        "digits-cnn-recu,0,96.0",
+        "network,arm,seed,value",
+        "digits-cnn-20ep,digits-cnn-recu,0,96.0",
     ]
     assert (figures / "flip-rate.png").exists()
 

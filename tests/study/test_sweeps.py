@@ -74,6 +74,11 @@ def test_other_variants_and_settings_are_kept_apart():
     assert found == {f"cifar10-{ROW}-tied": {0.2, 0.05}, f"cifar10-{ROW}": {0.01, 0.05}}
 
 
+def test_further_metrics_and_forgotten_rows_are_left_out():
+    held = [*stored(), *stored(metric="f1"), result(f"{ROW}-eta0.5", recipe="cifar10-gone-surge")]
+    assert sweeps.curves(held, "eta") == sweeps.curves(stored(), "eta")
+
+
 def test_nothing_is_drawn_of_one_eta(tmp_path):
     assert sweeps.curves([result(ROW), result("resnet20-recu")], "eta") == {}
     assert sweeps.write([result(ROW)], tmp_path) == []

@@ -6,6 +6,7 @@ A variant may end with a number for its share or its scale: ``eta0.1``, ``tied-e
 
 import re
 from dataclasses import replace
+from typing import Any
 
 from surge.compensation.options import PathOptions
 from surge.errors import ConfigError, did_you_mean
@@ -64,4 +65,5 @@ def options_of(variant: str) -> PathOptions:
             f'SURGE has no variant "{name}".{did_you_mean(name, VARIANTS)} Known: {known}, and '
             "eta or fixed with a number (eta0.1)."
         )
-    return VARIANTS[name] if key is None else replace(VARIANTS[name], **{key: value})
+    given: dict[str, Any] = {} if key is None else {key: value}
+    return replace(VARIANTS[name], **given)

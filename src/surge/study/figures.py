@@ -39,6 +39,8 @@ __all__ = [
     "write_json",
 ]
 
+COLOUR_COUNT = 128
+
 Row = Mapping[str, object]
 """One line of a table: column name -> value."""
 
@@ -254,8 +256,17 @@ def save(figure: Figure, rows: Sequence[Row], path: Path | str, *, dpi: int = 16
     with look():
         figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     table = write_csv(rows, picture.with_suffix(".csv"))
-    write_whole(picture, buffer.getvalue())
+    write_whole(picture, with_few_colours(buffer))
     return [picture, table]
+
+
+def with_few_colours(picture: io.BytesIO) -> bytes:
+    """Return a PNG with a palette: enough for lines, letters and maps, and a third as large."""
+    from PIL import Image
+
+    held = io.BytesIO()
+    Image.open(picture).convert("RGB").quantize(COLOUR_COUNT).save(held, "PNG", optimize=True)
+    return held.getvalue()
 
 
 def write_csv(rows: Sequence[Row], path: Path | str) -> Path:

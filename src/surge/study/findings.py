@@ -18,7 +18,7 @@ from surge.study import results, speed_table, sweeps
 from surge.study.markers import replaced
 from surge.study.results import data_name
 from surge.study.statistics import Estimate, estimate
-from surge.study.stored_runs import StoredRun, number, open_run
+from surge.study.stored_runs import StoredRun, open_run
 from surge.study.tables import make_rows
 
 BEGIN, END = "<!-- findings -->\n", "<!-- /findings -->\n"
@@ -51,9 +51,10 @@ class Stored:
     folder: Path
     runs: Sequence[StoredRun]
 
-    def arm(self, name: str) -> list[StoredRun]:
-        """Return the finished runs of a recipe."""
-        return [run for run in self.runs if run.arm == name and run.finished]
+    def arm(self, name: str, network: str) -> list[StoredRun]:
+        """Return the finished runs of a recipe that were as long as a network's name says."""
+        held = [run for run in self.runs if run.arm == name and run.network == network]
+        return [run for run in held if run.finished]
 
 
 def judged(value: Estimate | None, unit: str, *, claimed: int = 1) -> Measured:
@@ -101,96 +102,6 @@ def gain(model: str, *, base: str = "recu", table: str = "cifar10") -> Callable[
     return measure
 
 
-def paired(
-    first: str,
-    second: str,
-    unit: str,
-    value: Callable[[StoredRun], float | None],
-    *,
-    claimed: int = 1,
-) -> Callable[[Stored], Measured]:
-    """Measure a number of two arms, seed by seed."""
-
-    def measure(stored: Stored) -> Measured:
-        ours, theirs = (
-            {run.seed: found for run in stored.arm(arm) if (found := value(run)) is not None}
-            for arm in (first, second)
-        )
-        pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-        return judged(estimate(pairs) if pairs else None, unit, claimed=claimed)
-
-    return measure
-
-
-def near_zero(run: StoredRun) -> float | None:
-    """Return the share of weights near zero in the last record, in percent."""
-    layers = run.records[-1]["layers"].values() if run.records else ()
-    shares = [100 * layer["near_zero"] for layer in layers]
-    return sum(shares) / len(shares) if shares else None
-
-
-def flips(run: StoredRun) -> float | None:
-    """Return the share of bits that flip in an epoch of the second half, in percent."""
-    late = [number(row.get("flips")) for row in run.epochs[len(run.epochs) // 2 :]]
-    known = [value for value in late if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def over_records(run: StoredRun, key: str, *, part: str = "layers") -> float | None:
-    """Return the mean of a recorded number over layers and recorded epochs."""
-    found = [
-        number(layer.get(key)) for record in run.records for layer in record.get(part, {}).values()
-    ]
-    known = [value for value in found if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-DIGITS = "digits-cnn-recu"
-
-
-def level(
-    key: str, low: float, high: float, *, part: str = "layers"
-) -> Callable[[Stored], Measured]:
-    """Measure the mean of a recorded number, and whether its interval lies where it should."""
-
-    def measure(stored: Stored) -> Measured:
-        found = [over_records(run, key, part=part) for run in stored.arm(f"{DIGITS}-surge")]
-        values = [value for value in found if value is not None]
-        if len(values) < 3:
-            return Measured("too few runs are stored", OPEN)
-        mean = estimate(values)
-        ends = mean.interval
-        words = f"{mean.mean:.3g} [{ends[0]:.3g}, {ends[1]:.3g}], n = {mean.n} runs"
-        inside = low <= ends[0] and ends[1] <= high
-        below_zero = low > 0 and ends[1] < 0
-        return Measured(words, REPRODUCED if inside else OPPOSITE if below_zero else NOT)
-
-    return measure
-
-
-def near_optimum(stored: Stored) -> Measured:
-    """The share of layers and epochs where AGS's scale brings the gradient closer to g*."""
-    shares = []
-    for run in stored.arm(f"{DIGITS}-surge"):
-        helped = [
-            layer["cosine_total"] > layer["cosine_main"]
-            for record in run.records
-            for layer in record.get("theorem", {}).values()
-            if None not in (layer["cosine_total"], layer["cosine_main"])
-        ]
-        if helped:
-            shares.append(100 * sum(helped) / len(helped))
-    if len(shares) < 3:
-        return Measured("too few runs are stored", OPEN)
-    found = estimate(shares)
-    low, high = found.interval
-    words = (
-        f"closer to g* in {found.mean:.0f} % [{low:.0f}, {high:.0f}] of layers and epochs, "
-        f"n = {found.n} runs; chance is 50 %"
-    )
-    return Measured(words, REPRODUCED if low > 50 else OPPOSITE if high < 50 else NOT)
-
-
 def toy(claim: str) -> Callable[[Stored], Measured]:
     """Count the answers that 30 seeds of the toy problem give."""
 
@@ -221,24 +132,24 @@ def _difference(row: Mapping[str, Any]) -> str:
 
 
 def best_eta(table: str, row: str, claimed: float) -> Callable[[Stored], Measured]:
-    """Compare the mean at the claimed eta with the means at all others that are stored."""
+    """Compare the claimed eta with the best of all others that are stored, seed by seed."""
 
     def measure(stored: Stored) -> Measured:
         curve, where = _curve(stored, table, row, "eta")
         if curve is None or claimed not in curve.points or len(curve.points) < 3:
             return Measured("fewer than three values of eta are stored", OPEN)
         means = {eta: _mean(seeds) for eta, seeds in curve.points.items()}
-        best = max(means, key=lambda eta: means[eta])
-        n = min(len(seeds) for seeds in curve.points.values())
+        rival = max((eta for eta in means if eta != claimed), key=lambda eta: means[eta])
         shown = ", ".join(f"{eta:g}: {mean:.2f}" for eta, mean in sorted(means.items()))
-        verdict = OPEN if n < 3 else REPRODUCED if best == claimed else NOT
-        return Measured(f"{shown}; best at {best:g}; {where}, n = {n}", verdict)
+        found = _difference_of(curve.points[claimed], curve.points[rival])
+        words = f"{shown} ({where}); minus {rival:g}: {found.words}"
+        return Measured(words, found.verdict)
 
     return measure
 
 
 def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], Measured]:
-    """Compare fixed scales above a value with the adaptive one."""
+    """Compare fixed scales above a value with the adaptive one; the worst decides."""
 
     def measure(stored: Stored) -> Measured:
         curve, where = _curve(stored, table, row, "fixed_scale")
@@ -247,13 +158,20 @@ def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], 
         if not large or not adaptive:
             return Measured("no run with a large fixed scale is stored", OPEN)
         falls = {scale: _mean(seeds) - _mean(adaptive) for scale, seeds in large.items()}
+        worst = min(falls, key=lambda scale: falls[scale])
         shown = ", ".join(f"{scale:g}: {fall:+.2f}" for scale, fall in sorted(falls.items()))
-        n = min(len(adaptive), *(len(seeds) for seeds in large.values()))
-        hurt = all(fall < 0 for fall in falls.values())
-        verdict = OPEN if n < 3 else REPRODUCED if hurt else NOT
-        return Measured(f"points against AGS: {shown}; {where}, n = {n}", verdict)
+        found = _difference_of(large[worst], adaptive, claimed=-1)
+        words = f"minus AGS, {shown} ({where}); at {worst:g}: {found.words}"
+        return Measured(words, found.verdict)
 
     return measure
+
+
+def _difference_of(
+    ours: Mapping[int, float], theirs: Mapping[int, float], *, claimed: int = 1
+) -> Measured:
+    pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
+    return judged(estimate(pairs) if pairs else None, " points", claimed=claimed)
 
 
 def _mean(seeds: Mapping[int, float]) -> float:

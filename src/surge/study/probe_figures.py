@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from surge.study import figures, probe_painters, probe_rows
 from surge.study.figures import Row
-from surge.study.stored_runs import StoredRun
+from surge.study.stored_runs import StoredRun, networks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,20 +35,47 @@ class Kind:
     rows: Callable[[Sequence[StoredRun]], list[Row]]
     paint: Callable[[Axes, Sequence[Mapping[str, Any]]], None]
     split: Callable[[Sequence[Mapping[str, Any]]], Groups]
+    across: bool = False
+    """Whether one figure shows all networks; else each network has its own."""
 
 
 def _by(*keys: str) -> Callable[[Sequence[Mapping[str, Any]]], Groups]:
     """Return a function that sorts rows into panels by some of their columns."""
 
     def split(rows: Sequence[Mapping[str, Any]]) -> Groups:
+        rows = _fewer_layers(rows, keys)
         # A column that is the same everywhere says nothing in a title.
         telling = [key for key in keys if len({row[key] for row in rows}) > 1] or list(keys[:1])
+        names = probe_painters.short_names([str(row.get("arm")) for row in rows])
         found: Groups = {}
         for row in rows:
-            found.setdefault(", ".join(str(row[key]) for key in telling), []).append(row)
+            title = ", ".join(names.get(str(row[key]), str(row[key])) for key in telling)
+            found.setdefault(title, []).append(row)
         return found
 
     return split
+
+
+def _fewer_layers(
+    rows: Sequence[Mapping[str, Any]], keys: Sequence[str]
+) -> Sequence[Mapping[str, Any]]:
+    """Leave out layers where each has panels of its own and they are too many; ends stay."""
+    if "layer" not in keys:
+        return rows
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    others = len({tuple(row[key] for key in keys if key != "layer") for row in rows})
+    room = max(MOST_PANELS // max(others, 1), 1)
+    if len(layers) <= room:
+        return rows
+    last = len(layers) - 1
+    kept = {layers[round(place * last / max(room - 1, 1))] for place in range(room)}
+    return [row for row in rows if row["layer"] in kept]
+
+
+def _paths(rows: Sequence[Mapping[str, Any]]) -> Groups:
+    """A panel per layer, of the arms that have both paths, if there are any."""
+    both = {row["arm"] for row in rows if row["series"] == "with"}
+    return _by("layer", "arm")([row for row in rows if row["arm"] in both or not both])
 
 
 def _whole(rows: Sequence[Mapping[str, Any]]) -> Groups:
@@ -87,21 +114,24 @@ FIGURES: Mapping[str, Kind] = {
         "a dot per seed, a line at their mean",
         probe_rows.final_metric,
         probe_painters.final,
-        _whole,
+        _by("network"),
+        across=True,
     ),
     "accuracy-time": Kind(
         "Accuracy against training time",
-        "a line per run",
+        "a line per run, compiling included; several runs may have shared the machine",
         probe_rows.accuracy_against_time,
         probe_painters.time,
-        _whole,
+        _by("network"),
+        across=True,
     ),
     "flip-rate": Kind(
         "Weight bits that flip",
         "per epoch, whole network; mean over the seeds, band: lowest to highest",
         probe_rows.flip_rate,
         _arms("% of the bits", logarithmic=True),
-        _whole,
+        _by("network"),
+        across=True,
     ),
     "gradient-map": Kind(
         "Activation gradient of one sample in one layer",
@@ -113,16 +143,16 @@ FIGURES: Mapping[str, Kind] = {
     "gradient-distribution": Kind(
         "Sizes of the activation gradient",
         "same output gradient, without and with SURGE; zeros are in the legend",
-        probe_rows.gradient_histogram,
+        probe_rows.gradient_distribution,
         probe_painters.distribution,
-        _by("layer", "arm"),
+        _paths,
     ),
     "gradient-cumulative": Kind(
         "Share of activation gradients below a size",
         "a curve begins at the share that is exactly zero",
-        probe_rows.gradient_histogram,
+        probe_rows.gradient_cumulative,
         probe_painters.cumulative,
-        _by("layer", "arm"),
+        _paths,
     ),
     "weight-distribution": Kind(
         "Latent weights of one layer",
@@ -205,11 +235,31 @@ FIGURES: Mapping[str, Kind] = {
 """Every figure that stored runs can give, by the name of its files."""
 
 
-def panels(name: str, rows: Sequence[Row]) -> dict[str, Figure]:
+@dataclass(frozen=True)
+class Sheet:
+    """One figure with its numbers, of one network or of all."""
+
+    name: str
+    network: str
+    """Empty where all networks are shown."""
+    rows: list[Row]
+
+
+def sheets(runs: Sequence[StoredRun]) -> list[Sheet]:
+    """Return every figure that these runs have numbers for."""
+    recorded = networks([run for run in runs if run.records])
+    made: list[Sheet] = []
+    for name, kind in FIGURES.items():
+        chosen = {"": list(runs)} if kind.across else recorded
+        made += [Sheet(name, network, kind.rows(held)) for network, held in chosen.items()]
+    return [sheet for sheet in made if FIGURES[sheet.name].split(sheet.rows)]
+
+
+def panels(name: str, rows: Sequence[Row], most: int = MOST_PANELS) -> dict[str, Figure]:
     """Return every panel as a figure without title, by what is special to it."""
     kind = FIGURES[name]
     made = {}
-    for title, mine in list(kind.split(rows).items())[:MOST_PANELS]:
+    for title, mine in list(kind.split(rows).items())[:most]:
         with figures.look():
             figure, (axes,) = figures.new_figure(panel=(4.4, 3.1))
             kind.paint(axes, mine)
@@ -217,29 +267,31 @@ def panels(name: str, rows: Sequence[Row]) -> dict[str, Figure]:
     return made
 
 
-def draw(name: str, rows: Sequence[Row]) -> Figure:
-    """Return all panels on one sheet, two beside each other."""
+def draw(name: str, rows: Sequence[Row], network: str = "") -> Figure:
+    """Return all panels on one sheet, two beside each other, with the network in the title."""
     kind = FIGURES[name]
     groups = list(kind.split(rows).items())[:MOST_PANELS]
     columns = 1 if len(groups) < 2 else 2
+    titled = f"{kind.title}: {network}" if network else kind.title
     with figures.look():
         count = max(len(groups), 1)
-        figure, places = figures.new_figure(-(-count // columns), columns, panel=(4.6, 3.3))
+        panel = (4.6, 3.3) if count > 1 else (6.4, 4.0)
+        figure, places = figures.new_figure(-(-count // columns), columns, panel=panel)
         for axes, (title, mine) in zip(places, groups, strict=False):
             kind.paint(axes, mine)
-            figures.panel_title(axes, title or kind.title, kind.note if count == 1 else "")
+            figures.panel_title(axes, title if count > 1 else titled, kind.note * (count == 1))
         for axes in places[len(groups) :]:
             axes.set_axis_off()
         if count > 1:
-            figure.suptitle(f"{kind.title} ({kind.note})", x=0.01, ha="left", fontsize=10)
+            figure.suptitle(f"{titled}\n{kind.note}", x=0.01, ha="left", fontsize=10)
     return figure
 
 
 def write_all(runs: Sequence[StoredRun], folder: Path) -> list[Path]:
-    """Write every figure that these runs have numbers for, PNG and CSV."""
+    """Write every figure, PNG and CSV; what belongs to one network into a folder for it."""
     written: list[Path] = []
-    for name, kind in FIGURES.items():
-        rows = kind.rows(runs)
-        if kind.split(rows):
-            written += figures.save(draw(name, rows), rows, folder / f"{name}.png", dpi=120)
+    for sheet in sheets(runs):
+        path = folder / sheet.network / f"{sheet.name}.png"
+        drawn = draw(sheet.name, sheet.rows, sheet.network)
+        written += figures.save(drawn, sheet.rows, path, dpi=120)
     return written

@@ -33,6 +33,18 @@ def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
     }
 
 
+def short_names(arms: Sequence[str]) -> dict[str, str]:
+    """Return arms without the table and the network, where all have the same.
+
+    >>> short_names(["digits-cnn-recu", "digits-cnn-recu-surge eta=0.1"])
+    {'digits-cnn-recu': 'recu', 'digits-cnn-recu-surge eta=0.1': 'recu-surge eta=0.1'}
+    """
+    words = {arm: arm.split("-", 2) for arm in dict.fromkeys(arms)}
+    alike = len({tuple(parts[:2]) for parts in words.values()}) == 1
+    short = alike and all(len(parts) == 3 for parts in words.values())
+    return {arm: parts[2] if short else arm for arm, parts in words.items()}
+
+
 def depth_colour(place: int, count: int) -> str:
     """Return the colour of a layer: blue at the input, purple at the output."""
     return COLOURS[_DEPTHS[round(place * (len(_DEPTHS) - 1) / max(count - 1, 1))]]
@@ -87,8 +99,9 @@ def layers(axes: Axes, rows: Points, *, axis: str, logarithmic: bool, zero: bool
 def curves(axes: Axes, rows: Points, *, axis: str, logarithmic: bool) -> None:
     """One line per arm over the epochs."""
     found = _grouped(rows, "arm")
+    names = short_names(list(found))
     for arm, style in arm_styles(list(found)).items():
-        look = {"linestyle": style.dashes, "linewidth": style.width, "label": arm}
+        look = {"linestyle": style.dashes, "linewidth": style.width, "label": names[arm]}
         _band(axes, found[arm], style.colour, **look)
     _finish(axes, x="epoch", y=axis, logarithmic=logarithmic)
 
@@ -103,7 +116,8 @@ def final(axes: Axes, rows: Points) -> None:
         spots = [level + 0.1 * (k - (len(values) - 1) / 2) for k in range(len(values))]
         axes.plot([mean, mean], [level - 0.3, level + 0.3], color=style.colour, linewidth=2.2)
         axes.plot(values, spots, "o", color=style.colour, markersize=5.0, linestyle="none")
-    names = [name if len(name) < 30 else f"…{name[-28:]}" for name in reversed(list(found))]
+    short = reversed(short_names(list(found)).values())
+    names = [name if len(name) < 30 else f"…{name[-28:]}" for name in short]
     axes.set_yticks(range(len(found)), names, fontsize=8 if len(found) < 12 else 5)
     axes.set(xlabel="%")
     axes.grid(visible=False, axis="y")
@@ -115,10 +129,11 @@ def time(axes: Axes, rows: Points) -> None:
     longest = max((row["seconds"] for row in rows), default=0.0)
     unit, size = ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
     found = _grouped(rows, "arm")
+    names = short_names(list(found))
     for arm, style in arm_styles(list(found)).items():
         for number, mine in enumerate(_grouped(found[arm], "seed").values()):
             seconds, value = _columns(mine, "seconds", "value")
-            label = arm if number == 0 else "_"
+            label = names[arm] if number == 0 else "_"
             axes.plot([s / size for s in seconds], value, label=label, **style.line())
     _finish(axes, x=unit, y="%")
 
@@ -177,12 +192,13 @@ def cumulative(axes: Axes, rows: Points) -> None:
 def weights(axes: Axes, rows: Points) -> None:
     """Density of one layer's weights, one line per arm, with the share near zero."""
     found = _grouped(rows, "arm")
+    names = short_names(list(found))
     for arm, style in arm_styles(list(found)).items():
         weight, density = _columns(found[arm], "weight", "density")
-        label = f"{arm}: {found[arm][0]['near_zero']:.2%} near zero"
+        label = f"{names[arm]}: {found[arm][0]['near_zero']:.2%} near zero"
         axes.plot(weight, density, label=label, **style.line())
-    axes.set_title(str(rows[0]["layer"]), fontsize=8.5, weight="normal", loc="right")
-    _finish(axes, x="w / standard deviation", y="density")
+    axes.set_ylim(0.0, 1.35 * max(row["density"] for row in rows))  # room for the legend
+    _finish(axes, x=f"w / standard deviation of {rows[0]['layer']}", y="density")
 
 
 _OPTIMA = {

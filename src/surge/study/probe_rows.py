@@ -8,14 +8,18 @@ from typing import Any
 import numpy as np
 
 from surge.study.figures import Row
-from surge.study.stored_runs import StoredRun, arms, number
+from surge.study.stored_runs import StoredRun, arms, networks, number
 from surge.train.record import GRADIENT_BINS, WEIGHT_BINS
 
 Rows = list[Row]
-PREMISES = (
-    *("alignment", "bias_ratio", "noise_ratio", "noise_correlation"),
-    *("paired_alignment", "corollary_eta"),
-)
+PREMISES = {
+    "alignment": "alignment of bias and g_a",
+    "paired_alignment": "the same, image by image",
+    "bias_ratio": "relative bias",
+    "noise_ratio": "noise ratio of g_a",
+    "noise_correlation": "correlation of both noises",
+    "corollary_eta": "eta that follows",
+}
 
 
 def digits(value: float) -> float:
@@ -39,6 +43,8 @@ def _over_training(
     """One row per layer, epoch and series: the mean over the seeds of an arm, lowest, highest."""
     held: dict[tuple[Any, ...], list[float]] = {}
     for run in runs:
+        if part == "theorem" and run.recipe.surge is not None and run.recipe.surge.noise:
+            continue  # what it injects is not the g_a that the theorem is about
         for place, record in _layers(run, part=part):
             for key, series in keys.items():
                 value = number(record.get(key))
@@ -141,7 +147,7 @@ def near_zero(runs: Sequence[StoredRun]) -> Rows:
 
 def _curves(runs: Sequence[StoredRun], key: str) -> Rows:
     rows: Rows = []
-    for arm, held in arms(runs).items():
+    for (network, arm), held in _compared(runs).items():
         by_epoch: dict[int, list[float]] = {}
         for run in held:
             for row in run.epochs:
@@ -149,8 +155,16 @@ def _curves(runs: Sequence[StoredRun], key: str) -> Rows:
                 if value is not None:
                     by_epoch.setdefault(int(row["epoch"]) + 1, []).append(value)
         if any(any(values) for values in by_epoch.values()):
-            rows += [_point(arm, epoch, values) for epoch, values in sorted(by_epoch.items())]
+            points = [_point(arm, epoch, values) for epoch, values in sorted(by_epoch.items())]
+            rows += [{"network": network, **point} for point in points]
     return rows
+
+
+def _compared(runs: Sequence[StoredRun]) -> dict[tuple[str, str], list[StoredRun]]:
+    """Return the runs by network and arm; of several networks those with something to compare."""
+    found = networks(runs)
+    telling = {name: held for name, held in found.items() if len(arms(held)) > 1} or found
+    return {(name, arm): mine for name, held in telling.items() for arm, mine in arms(held).items()}
 
 
 def _point(arm: str, epoch: int, values: Sequence[float]) -> Row:
@@ -161,14 +175,16 @@ def _point(arm: str, epoch: int, values: Sequence[float]) -> Row:
 def accuracy_against_time(runs: Sequence[StoredRun]) -> Rows:
     """The metric of the recipe after every epoch, beside the seconds trained until then."""
     rows: Rows = []
-    for run in runs:
-        spent = 0.0
-        for row in run.epochs:
-            spent += number(row.get("seconds")) or 0.0
-            value = number(row.get(run.metric))
-            if value is not None:
-                place = {"arm": run.arm, "seed": run.seed, "epoch": row["epoch"] + 1}
-                rows.append({**place, "seconds": digits(spent), "value": digits(value)})
+    for (network, arm), held in _compared(runs).items():
+        for run in held:
+            spent = 0.0
+            place = {"network": network, "arm": arm, "seed": run.seed}
+            for row in run.epochs:
+                spent += number(row.get("seconds")) or 0.0
+                value = number(row.get(run.metric))
+                if value is not None:
+                    point = {"seconds": digits(spent), "value": digits(value)}
+                    rows.append({**place, "epoch": row["epoch"] + 1, **point})
     return rows
 
 
@@ -211,6 +227,20 @@ def gradient_histogram(runs: Sequence[StoredRun]) -> Rows:
                         }
                     )
     return rows
+
+
+def gradient_distribution(runs: Sequence[StoredRun]) -> Rows:
+    """The share of values in every bin."""
+    return [_without(row, "cumulative") for row in gradient_histogram(runs)]
+
+
+def gradient_cumulative(runs: Sequence[StoredRun]) -> Rows:
+    """The share of values below the upper end of every bin."""
+    return [_without(row, "share", "log10_low") for row in gradient_histogram(runs)]
+
+
+def _without(row: Row, *keys: str) -> Row:
+    return {key: value for key, value in row.items() if key not in keys}
 
 
 def weight_histogram(runs: Sequence[StoredRun]) -> Rows:
@@ -271,7 +301,7 @@ def optimal_scale(runs: Sequence[StoredRun]) -> Rows:
 
 def premises(runs: Sequence[StoredRun]) -> Rows:
     """What the corollary takes for granted, per layer."""
-    return _over_training(runs, {key: key for key in PREMISES}, part="theorem")
+    return _over_training(runs, PREMISES, part="theorem")
 
 
 def reference_cosine(runs: Sequence[StoredRun]) -> Rows:
@@ -283,7 +313,8 @@ def reference_cosine(runs: Sequence[StoredRun]) -> Rows:
 def final_metric(runs: Sequence[StoredRun]) -> Rows:
     """The metric after the last epoch, one row per finished run."""
     return [
-        {"arm": run.arm, "seed": run.seed, "value": digits(run.last)}
-        for run in runs
+        {"network": network, "arm": arm, "seed": run.seed, "value": digits(run.last)}
+        for (network, arm), held in _compared(runs).items()
+        for run in held
         if run.finished and run.last is not None
     ]

@@ -27,7 +27,7 @@ _RULES = """
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
 body { margin: 0; background: var(--back); color: var(--ink); font: 16px/1.6 var(--sans); }
-main, header > div, footer { max-width: 70rem; margin: 0 auto; padding: 0 1.25rem; }
+main, header > div, footer { max-width: 78rem; margin: 0 auto; padding: 0 1.25rem; }
 header { background: var(--paper); border-bottom: 1px solid var(--line); }
 header > div { padding-top: 2.6rem; padding-bottom: 1.6rem; }
 h1 { font-size: clamp(1.7rem, 4.5vw, 2.5rem); line-height: 1.15; letter-spacing: -0.02em;
@@ -59,7 +59,7 @@ td { border-bottom: 1px solid var(--line); padding: 0.42rem 0.7rem; vertical-ali
 tbody tr:last-child td { border-bottom: none; }
 tbody tr:hover td { background: var(--back); }
 td:not(:last-child), .number { white-space: nowrap; }
-td:last-child { min-width: 7.5rem; }
+td:last-child:not(.number) { min-width: 7.5rem; }
 .number { text-align: right; }
 td:first-child, th:first-child { padding-left: 0; }
 .badge { display: inline-block; white-space: nowrap; border-radius: 99px; padding: 0 0.6rem;
@@ -111,6 +111,8 @@ th[aria-sort="descending"] button::after { content: " ▼"; }
 @media (max-width: 36rem) {
   main, header > div, footer { padding-left: 0.8rem; padding-right: 0.8rem; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 0.5rem; }
+  th, td { padding-left: 0.45rem; padding-right: 0.45rem; }
+  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7.5rem; }
 }
 @media print {
   body { background: none; } section { border: none; padding: 0; } nav { display: none; }

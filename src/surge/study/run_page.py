@@ -22,7 +22,7 @@ from surge.study.report import (
 from surge.study.report_chart import Bars, Chart, Curve
 from surge.study.run_costs import costs_of
 from surge.study.run_tables import compared, final_estimate, runs_table, state
-from surge.study.stored_runs import StoredRun, arms, number
+from surge.study.stored_runs import StoredRun, arms, networks, number
 
 TITLE = "SURGE: what the runs did"
 FOOT = "One file, nothing loaded from elsewhere: keep it or send it."
@@ -36,6 +36,10 @@ AXES = {
 LOGARITHMIC = ("train_loss", "test_loss", "flips", "scale")
 MOST_COSTED = 6
 """Networks whose layers are shown; more would be a page of tables."""
+MOST_BEST = 5
+"""Networks whose best recipe is shown at a glance."""
+MOST_RECORDED = 3
+"""Networks whose gradients are drawn; a page must stay small."""
 
 
 def make_sections(runs: Sequence[StoredRun]) -> list[Section]:
@@ -57,8 +61,7 @@ def make_sections(runs: Sequence[StoredRun]) -> list[Section]:
         Section("Runs", [runs_table(runs)]),
         Section("Layers", _layers(runs)),
     ]
-    drawn = _figures(runs)
-    made += [Section("Figures", drawn)] if drawn else []
+    made += _figures(runs)
     return [*made, Section("How it was made", _making(runs))]
 
 
@@ -86,9 +89,12 @@ def _tiles(runs: Sequence[StoredRun]) -> Tiles:
     tiles = {"runs": str(len(runs)), "of them finished": str(sum(r.finished for r in runs))}
     hours = sum(run.seconds for run in runs) / 3600
     tiles["of training"] = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
-    means = {arm: found for arm, held in arms(runs).items() if (found := final_estimate(held))}
-    for arm, found in sorted(means.items(), key=lambda pair: -pair[1].mean)[:3]:
-        tiles[f"{arm}, last epoch, n = {found.n}"] = f"{found.mean:.2f} %"
+    for network, mine in list(networks(runs).items())[:MOST_BEST]:
+        means = {arm: found for arm, held in arms(mine).items() if (found := final_estimate(held))}
+        if means:
+            arm, found = max(means.items(), key=lambda pair: pair[1].mean)
+            epochs = network.split("-")[2].replace("ep", " epochs")
+            tiles[f"{arm}, {epochs}, n = {found.n}: best at the end"] = f"{found.mean:.2f} %"
     return Tiles(tiles)
 
 
@@ -158,20 +164,44 @@ def _layers(runs: Sequence[StoredRun]) -> list[Block]:
     return blocks
 
 
-def _figures(runs: Sequence[StoredRun]) -> list[Block]:
+def _figures(runs: Sequence[StoredRun]) -> list[Section]:
+    """Return the figures over all networks, then those of every network that was recorded."""
+    found: dict[str, list[probe_figures.Sheet]] = {}
+    for sheet in probe_figures.sheets(runs):
+        found.setdefault(sheet.network, []).append(sheet)
+    recorded = [network for network in found if network]
+    shown = recorded[:MOST_RECORDED]
+    most = probe_figures.MOST_PANELS // max(len(shown), 1)
+    made = [
+        Section(f"Figures: {network}" if network else "Figures", _pictures(found[network], most))
+        for network in ("", *shown)
+        if network in found
+    ]
+    if not recorded:
+        text = "Train with --record for figures of gradients, scales and weights."
+        made.append(Section("Gradients", [Text(text)]))
+    elif len(recorded) > len(shown):
+        left = ", ".join(recorded[len(shown) :])
+        text = f"Recorded too, and drawn by surge report --figures FOLDER: {left}."
+        made.append(Section("Further networks", [Text(text)]))
+    return made
+
+
+def _pictures(sheets: Sequence[probe_figures.Sheet], most: int) -> list[Block]:
     blocks: list[Block] = []
     alone: list[Picture] = []
-    for name, kind in probe_figures.FIGURES.items():
-        drawn = probe_figures.panels(name, kind.rows(runs))
+    for sheet in sheets:
+        kind = probe_figures.FIGURES[sheet.name]
+        room = probe_figures.MOST_PANELS if kind.across else max(most, 2)
+        drawn = probe_figures.panels(sheet.name, sheet.rows, room)
         pictures = [
-            Picture(figure, title or kind.title, kind.note) for title, figure in drawn.items()
+            Picture(figure, title if len(drawn) > 1 else kind.title, kind.note)
+            for title, figure in drawn.items()
         ]
         if len(drawn) > 1:
             blocks += [Heading(kind.title), Pictures(pictures)]
         else:
             alone += pictures
-    if not any(run.records for run in runs):
-        blocks.append(Text("Train with --record for figures of gradients, scales and weights."))
     return [*([Pictures(alone)] if alone else []), *blocks]
 
 
@@ -180,11 +210,13 @@ def _making(runs: Sequence[StoredRun]) -> list[Block]:
     facts = {key: _joined([run.environment.get(key) for run in runs]) for key in keys}
     if any(run.environment.get("dirty") for run in runs):
         facts["source"] = "had changes that no commit holds"
+    called = dict.fromkeys(str(c) for run in runs if (c := run.environment.get("command")))
+    as_called: list[Block] = [Text("As they were called:"), Code("\n".join(called))]
+    as_called *= bool(called)
     return [
         Text("To repeat these runs:"),
         Code("\n".join(command(run) for run in runs)),
-        Text("As they were called:"),
-        Code("\n".join(dict.fromkeys(str(run.environment.get("command")) for run in runs))),
+        *as_called,
         Facts({key: value for key, value in facts.items() if value}),
     ]
 

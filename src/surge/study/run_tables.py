@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from surge.study.report import Badge, Block, Table
 from surge.study.statistics import Estimate, estimate
-from surge.study.stored_runs import StoredRun, arms, number, without_surge
+from surge.study.stored_runs import StoredRun, arms, networks, number, without_surge
 
 
 def state(run: StoredRun) -> Badge:
@@ -36,17 +36,21 @@ def final_estimate(runs: Sequence[StoredRun]) -> Estimate | None:
 
 def compared(runs: Sequence[StoredRun]) -> list[Block]:
     """Return mean, spread and paired interval of every recipe."""
-    found = arms(runs)
+    found = {
+        (arm, network): held
+        for network, mine in networks(runs).items()
+        for arm, held in arms(mine).items()
+    }
     rows = []
-    for arm, held in found.items():
+    for (arm, network), held in found.items():
         last = final_estimate(held)
         best = [run.best for run in held if run.finished and run.best is not None]
-        difference = paired(held, found.get(without_surge(arm) or "", []))
+        difference = paired(held, found.get((without_surge(arm) or "", network), []))
         rows.append(
             {
                 "arm": arm,
                 "epochs": max(run.recipe.train.epochs for run in held),
-                "paper": held[0].recipe.paper,
+                "paper": _paper(held[0]),
                 "last": _spread(last),
                 "best": _spread(estimate(best) if best else None),
                 "n": last.n if last else 0,
@@ -64,7 +68,7 @@ def compared(runs: Sequence[StoredRun]) -> list[Block]:
         "n": "n",
         "difference": "minus its base [95 %]",
         "verdict": "verdict",
-        "seconds": "seconds a run",
+        "seconds": "seconds",
     }
     if not any(row["paper"] is not None for row in rows):
         del columns["paper"]
@@ -74,6 +78,13 @@ def compared(runs: Sequence[StoredRun]) -> list[Block]:
         "out zero. One pair has no interval."
     )
     return [Table(rows, columns, note, sortable=True)]
+
+
+def _paper(run: StoredRun) -> str | None:
+    """Return what the paper prints, for runs that are as long as the paper's."""
+    shorter = "epochs" in (run.environment.get("overrides") or {})
+    known = run.recipe.paper
+    return None if known is None or shorter else f"{known:.1f}"
 
 
 def paired(runs: Sequence[StoredRun], base: Sequence[StoredRun]) -> Estimate | None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import inspect
 import io
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 import surge
 from surge.cli.methods import one_line
 from surge.compensation.options import PathOptions
+from surge.errors import ConfigError
 from surge.method import get_method, list_methods
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.variants import VARIANTS
@@ -24,6 +26,32 @@ MADE = ("gallery.md", "api.md")
 """Pages that exist in the site alone."""
 SOLID_COLOURS = 64
 """Enough for lines and letters; pictures become a third as large."""
+
+
+PICTURES = (
+    *("gradient-map", "gradient-distribution", "weight-distribution", "optimal-scale", "premises"),
+    *("sweep-eta", "sweep-fixed-scale", "accuracy-time"),
+)
+"""Figures of stored runs that pages show."""
+NETWORKS = ("cifar10-resnet20-60ep", "digits-cnn-20ep")
+"""Whose figure a page shows: of the first that has one."""
+OTHERS = {"weight-distribution": ("cifar10-resnet18-10ep", *NETWORKS)}
+
+
+def figure_of(root: Path, name: str) -> Path:
+    """Return the stored figure that pages show under a name."""
+    folder = root / "results" / "figures"
+    places = [folder, *(folder / network for network in OTHERS.get(name, NETWORKS))]
+    found = [place / f"{name}.png" for place in places if (place / f"{name}.png").exists()]
+    if not found:
+        raise ConfigError(f"{folder} has no figure {name}.png: run make figures.")
+    return found[0]
+
+
+def renew_pictures(root: Path) -> None:
+    """Copy the figures that pages show to ``docs/images``."""
+    for name in PICTURES:
+        shutil.copyfile(figure_of(root, name), root / "docs" / "images" / f"{name}.png")
 
 
 def gallery() -> str:

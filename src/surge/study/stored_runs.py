@@ -51,6 +51,17 @@ class StoredRun:
         return " ".join([self.recipe.name, *others])
 
     @property
+    def network(self) -> str:
+        """What the run can be compared with: the table, the first word of the row, the epochs."""
+        recipe = self.recipe
+        parts = [recipe.table, recipe.row.split("-")[0], f"{recipe.train.epochs}ep"]
+        if recipe.data.held_out:
+            parts.append("val")
+        if recipe.data.limit is not None:
+            parts.append(f"first{recipe.data.limit}")
+        return "-".join(parts)
+
+    @property
     def finished(self) -> bool:
         """Whether all epochs are there."""
         return len(self.epochs) >= self.recipe.train.epochs
@@ -118,6 +129,14 @@ def arms(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
     found: dict[str, list[StoredRun]] = {}
     for run in runs:
         found.setdefault(run.arm, []).append(run)
+    return found
+
+
+def networks(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
+    """Return the runs by network, in the order given."""
+    found: dict[str, list[StoredRun]] = {}
+    for run in runs:
+        found.setdefault(run.network, []).append(run)
     return found
 
 

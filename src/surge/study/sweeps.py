@@ -1,6 +1,6 @@
-"""The curves over eta and over fixed scales, from stored results alone.
+r"""The curves over eta and over fixed scales, from stored results alone.
 
-    surge reproduce cifar10 --epochs 20 --held-out --rows resnet20-recu resnet20-recu-surge \\
+    surge reproduce cifar10 --epochs 20 --held-out --rows resnet20-recu resnet20-recu-surge \
         resnet20-recu-surge-eta0.001 resnet20-recu-surge-eta0.1 resnet20-recu-surge-fixed0.1
 
 stores what they need: a row's name carries the number. Runs of ``surge train --eta`` and
@@ -49,10 +49,7 @@ class Curve:
 
 def options_in(result: Result) -> PathOptions | None:
     """Return the settings of SURGE that a stored run had; None without SURGE."""
-    try:
-        options = get_recipe(result.recipe).surge
-    except ConfigError:  # a row of an earlier version
-        return None
+    options = get_recipe(result.recipe).surge
     given = {key: result.overrides[key] for key in KEYS if result.overrides.get(key) is not None}
     return replace(options, **given) if options and given else options
 
@@ -67,8 +64,9 @@ def row_of(result: Result) -> str:
 
 
 def curves(results: Sequence[Result], key: str) -> dict[Where, Curve]:
-    """Return every curve over ``eta`` or ``fixed_scale`` that is stored: two etas, or a fixed scale."""
+    """Return every stored curve over ``eta``, of two values at least, or over ``fixed_scale``."""
     found: dict[Where, Curve] = {}
+    results = [result for result in results if _decides(result)]
     for result in results:
         options = options_in(result)
         if options is None:
@@ -88,6 +86,14 @@ def curves(results: Sequence[Result], key: str) -> dict[Where, Curve]:
                 curve.references.setdefault(WITHOUT, {})[result.seed] = result.last
     least = 2 if key == "eta" else 1
     return {where: curve for where, curve in found.items() if len(curve.points) >= least}
+
+
+def _decides(result: Result) -> bool:
+    """Return whether a result has the metric of its recipe; rows of an earlier version do not."""
+    try:
+        return get_recipe(result.recipe).metric == result.metric
+    except ConfigError:
+        return False
 
 
 def _swept(result: Result) -> bool:
@@ -146,7 +152,7 @@ def _paint(axes: Axes, made: Sequence[Mapping[str, Any]], key: str) -> None:
     for series, shade, dashes in ((AGS, "vermilion", "-."), (WITHOUT, "grey", "--")):
         held = [row["value"] for row in made if row["series"] == series]
         if held:
-            look = {"color": COLOURS[shade], "linestyle": dashes, "linewidth": 1.3}
+            look: dict[str, Any] = {"color": COLOURS[shade], "linestyle": dashes, "linewidth": 1.3}
             axes.axhline(float(np.mean(held)), label=series, **look)
     axes.set_xscale("log")
     axes.set(xlabel=key.replace("_", " "), ylabel="%")

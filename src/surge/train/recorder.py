@@ -126,7 +126,9 @@ class Recorder:
     def _premises(self) -> dict[str, dict[str, float | int | None]]:
         compensation, model = self.trainer.parts.compensation, self.trainer.parts.model
         assert compensation is not None
-        if not any(isinstance(path, AuxiliaryPath) for path in compensation.paths.values()):
+        paths = [p for p in compensation.paths.values() if isinstance(p, AuxiliaryPath)]
+        # Noise has no gradient to compare.
+        if not paths or paths[0].options.noise:
             return {}
         losses = [
             (lambda part=part: self._loss(part))
