@@ -165,6 +165,20 @@ def test_wrong_resolution_is_answered_in_one_line(tmp_path, capsys):
     assert len(told) == 1 and "80x64 is too small: this recipe keeps squares of 96 px" in told[0]
 
 
+@pytest.mark.parametrize(
+    "name, size, words",
+    [
+        ("imagenette-onestage-bireal", 100, "size=100 is not accepted"),
+        ("imagenet-onestage-bireal", 32, "is for 1000 classes"),
+    ],
+)
+def test_refused_command_leaves_no_folder_in_the_way(tmp_path, capsys, name, size, words):
+    tree = make_tree(tmp_path / "tree", classes=[f"c{n}" for n in range(10)], size=(96, 96))
+    assert train(name, data=tree, out=tmp_path, size=size) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_no_data_at_all(tmp_path):
     with pytest.raises(DataNotFoundError, match="imagenette96"):
         build.load_sets(get_recipe("imagenette-onestage-bireal").data, tmp_path)

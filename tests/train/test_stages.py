@@ -111,8 +111,9 @@ def test_foreign_start_is_refused(tmp_path, data_dir, others, capsys):
     line = told(capsys)
     assert f"holds {TEACHER}, which is no first stage for {SECOND}" in line
     assert f"surge train {FIRST}" in line
-    assert train(*words, tmp_path, data=data_dir, out=tmp_path / "x") == 2
+    assert train(*words, tmp_path, data=data_dir, out=tmp_path) == 2
     assert "is not the folder of a run" in told(capsys)
+    assert not (tmp_path / "run").exists()
 
 
 def test_foreign_teacher_is_refused(tmp_path, data_dir, others, capsys):
@@ -120,14 +121,15 @@ def test_foreign_teacher_is_refused(tmp_path, data_dir, others, capsys):
     assert train(*words, others / "first" / "run", data=data_dir, out=tmp_path) == 2
     assert f"holds {FIRST}, which is no float teacher" in told(capsys)
     (tmp_path / "junk.pth").write_bytes(b"junk")
-    assert train(*words, tmp_path / "junk.pth", data=data_dir, out=tmp_path / "x") == 2
+    assert train(*words, tmp_path / "junk.pth", data=data_dir, out=tmp_path) == 2
     assert "is not a file of weights" in told(capsys)
     torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
-    assert train(*words, tmp_path / "other.pth", data=data_dir, out=tmp_path / "y") == 2
+    assert train(*words, tmp_path / "other.pth", data=data_dir, out=tmp_path) == 2
     assert "holds no ResNet-18 or ResNet-34" in told(capsys)
     torch.save(resnet34(classes=7).state_dict(), tmp_path / "seven.pth")
-    assert train(*words, tmp_path / "seven.pth", data=data_dir, out=tmp_path / "z") == 2
+    assert train(*words, tmp_path / "seven.pth", data=data_dir, out=tmp_path) == 2
     assert "knows 7 classes, the student has 10" in told(capsys)
+    assert not (tmp_path / "run").exists()
 
 
 def test_unfinished_first_stage_is_refused(tmp_path, data_dir, others, capsys):

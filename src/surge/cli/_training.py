@@ -28,6 +28,7 @@ from surge.train.build import Sets, load_sets
 from surge.train.distributed import World, joined, restarted
 from surge.train.loop import LoopOptions, Outcome, Trainer
 from surge.train.run import RunFolder, default_path, describe_environment, hardware
+from surge.train.task import task_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,6 +125,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
             )
             # First the data: a folder is made for a run that can begin.
             sets = load_sets(recipe.data, root)
+            task_of(recipe.data).check(recipe, sets)
             if command.budget is not None and recipe.train.schedule == "steps":
                 recipe = _fit(recipe, sets, command.budget, environment, device, options, world)
                 options = replace(options, deadline=None)

@@ -50,9 +50,7 @@ def make_photo_loaders(
     dtype: torch.dtype,
 ) -> tuple[ResidentLoader, ResidentLoader]:
     """Return both loaders; all arms of one seed see the same order and crops."""
-    spec = recipe.data
-    _check_classes(recipe, sets[0].classes)
-    assert spec.size is not None
+    shown = check_photos(recipe, sets)
     shared: dict[str, Any] = {
         "device": device,
         "rank": world.rank,
@@ -61,16 +59,9 @@ def make_photo_loaders(
         "memory_format": torch.channels_last if device.type == "cuda" else torch.contiguous_format,
     }
     kind: Any = StreamLoader if isinstance(sets[0], FileSet) else CropLoader
-    scale = (spec.scale[0], spec.scale[-1])
     train = kind(
         sets[0],
-        CropSettings(
-            spec.size,
-            train=spec.augment,
-            scale=scale,
-            lighting=spec.lighting,
-            jitter=tuple(spec.jitter),
-        ),
+        shown,
         batch_size=min(recipe.train.batch, len(sets[0])),
         seed=seed,
         shuffle=True,
@@ -79,20 +70,34 @@ def make_photo_loaders(
     )
     test = kind(
         sets[1],
-        CropSettings(spec.size, train=False),
+        CropSettings(shown.size, train=False),
         batch_size=min(TEST_BATCH, len(sets[1])),
         **shared,
     )
     return train, test
 
 
-def _check_classes(recipe: Recipe, classes: Sequence[str]) -> None:
+def check_photos(recipe: Recipe, sets: Sequence[Any]) -> CropSettings:
+    """Return how training images become input.
+
+    Raises:
+        ConfigError: an impossible crop, or a tree with another number of classes.
+    """
+    spec, classes = recipe.data, sets[0].classes
     wanted = recipe.model.options.get("classes", 1000)
     if len(classes) != wanted:
         raise ConfigError(
             f"{recipe.name} is for {wanted} classes, but the image tree has {len(classes)} class "
             "folders. Name another place with --data."
         )
+    assert spec.size is not None
+    return CropSettings(
+        spec.size,
+        train=spec.augment,
+        scale=(spec.scale[0], spec.scale[-1]),
+        lighting=spec.lighting,
+        jitter=tuple(spec.jitter),
+    )
 
 
 def count_ranked(logits: Tensor, labels: Tensor, places: int = 5) -> Tensor:

@@ -34,12 +34,8 @@ def finished_state(path: Path, role: str) -> tuple[Recipe, dict[str, Tensor]]:
     return recipe, weights
 
 
-@torch.no_grad()
-def start_from_(model: nn.Module, recipe: Recipe) -> None:
-    """Copy the first stage's weights into a network, in place; nothing else is accepted.
-
-    What only the second stage has (scales of its method) stays as drawn.
-    """
+def first_stage(recipe: Recipe) -> dict[str, Tensor]:
+    """Return the weights that a second stage begins with; no other run's are accepted."""
     path = Path(recipe.model.options["start"])
     wanted = start_of(recipe)
     first, state = finished_state(path, "first stage")
@@ -48,8 +44,18 @@ def start_from_(model: nn.Module, recipe: Recipe) -> None:
             f"{path} holds {first.name}, which is no first stage for {recipe.name}: train one "
             f"with `surge train {wanted}` and name its folder with --start."
         )
+    return state
+
+
+@torch.no_grad()
+def start_from_(model: nn.Module, recipe: Recipe) -> None:
+    """Copy the first stage's weights into a network, in place.
+
+    What only the second stage has (scales of its method) stays as drawn.
+    """
+    path = recipe.model.options["start"]
     own = model.state_dict()
-    for name, tensor in state.items():
+    for name, tensor in first_stage(recipe).items():
         place = name if name in own else name.replace(THRESHOLD, MOVED)
         if place not in own or own[place].shape != tensor.shape:
             raise CheckpointMismatchError(

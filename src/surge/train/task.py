@@ -21,7 +21,7 @@ from surge.train.distributed import World
 from surge.train.features import feature_objective
 from surge.train.scoring import RankedTest, TextTest
 from surge.train.step import Objective, TestStep
-from surge.train.teacher import teacher_objective
+from surge.train.teacher import checked_teacher, teacher_objective
 
 
 class Task:
@@ -46,6 +46,9 @@ class Task:
         if spec.limit is not None:
             train, test = (s.subset(torch.arange(min(spec.limit, len(s)))) for s in (train, test))
         return train, test
+
+    def check(self, recipe: Recipe, sets: Any) -> None:
+        """Refuse a recipe that does not fit its sets, before a folder is made for its run."""
 
     def remarks(self, sets: Any) -> list[str]:
         """Return what is to be said about the sets before a run begins."""
@@ -122,6 +125,14 @@ class PhotoTask(Task):
     def load_sets(self, spec: DataSpec, root: Path) -> Any:
         """Return photographs, decoded if the recipe keeps them."""
         return photos.load_photo_sets(spec, root)
+
+    def check(self, recipe: Recipe, sets: Any) -> None:
+        """Refuse an impossible crop, other classes, and a foreign teacher or first stage."""
+        photos.check_photos(recipe, sets)
+        if recipe.distill is not None:
+            checked_teacher(recipe)
+        if "start" in recipe.model.options:
+            stages.first_stage(recipe)
 
     def make_loaders(
         self,

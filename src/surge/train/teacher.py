@@ -40,8 +40,8 @@ class DistributionObjective:
         return right.sum()
 
 
-def teacher_objective(recipe: Recipe, device: torch.device) -> DistributionObjective:
-    """Return the objective of a recipe with a teacher, who is put on the device."""
+def checked_teacher(recipe: Recipe) -> tuple[str, dict[str, Any]]:
+    """Return the architecture and the weights of a teacher that knows the student's classes."""
     name, state = teacher_state(recipe)
     classes = recipe.model.options.get("classes", 1000)
     found = len(state["fc.weight"])
@@ -49,7 +49,13 @@ def teacher_objective(recipe: Recipe, device: torch.device) -> DistributionObjec
         raise CheckpointMismatchError(
             f"The teacher of {recipe.name} knows {found} classes, the student has {classes}."
         )
-    teacher = build_model(name, classes=classes)
+    return name, state
+
+
+def teacher_objective(recipe: Recipe, device: torch.device) -> DistributionObjective:
+    """Return the objective of a recipe with a teacher, who is put on the device."""
+    name, state = checked_teacher(recipe)
+    teacher = build_model(name, classes=len(state["fc.weight"]))
     teacher.load_state_dict(state)
     layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
     return DistributionObjective(teacher.to(device=device, memory_format=layout))  # type: ignore[call-overload]
