@@ -18,6 +18,7 @@ CASES = {
     "partial": {"row": "cnn-bnn-surge", "train": 43},
     "compiled": {"row": "cnn-bnn-surge", "compiled": True},
     "features": {"row": "cnn-bnn-surge", "method": "bonn", "accumulate": 2},
+    "compiled-features": {"row": "cnn-bnn-surge", "method": "bonn", "compiled": True},
 }
 """Two epochs of a network without BatchNorm; the last batch of ``partial`` has 5 and 6 images."""
 

@@ -46,8 +46,9 @@ def test_ranks_end_with_the_same_weights_and_scales(results, name):
     assert bool(first["scales"]) == (name != "plain")
 
 
-def test_centres_of_features_are_learned_together(results):
-    centres = [result["features"]["weights"]["centre"] for result in results]
+@pytest.mark.parametrize("name", ["features", "compiled-features"])
+def test_centres_of_features_are_learned_together(results, name):
+    centres = [result[name]["weights"]["centre"] for result in results]
     assert torch.equal(*centres) and centres[0].any()
 
 
