@@ -1,5 +1,7 @@
 """The report page in a real Chromium: no errors, controls that work, room on a phone."""
 
+from pathlib import Path
+
 import pytest
 
 from surge.study import run_page
@@ -9,6 +11,7 @@ from tests.study.browser import needs_chromium, visit
 from tests.study.run_folders import write_run
 
 pytestmark = needs_chromium
+ROOT = Path(__file__).parents[2]
 
 
 def write_page(folder, paths):
@@ -58,7 +61,7 @@ def test_controls_of_the_chart_work(page):
         ["3", "train_loss", "time", 3],
         ["0", "train_loss", "time", 0],
         "nothing to show",
-        ["false", "true", "true"],
+        ["true", "false", "true"],
     ]
 
 
@@ -139,6 +142,29 @@ def test_pages_of_no_run_and_of_fifty_load(tmp_path):
     full = write_page(tmp_path, many)
     found = visit(full, "return document.querySelectorAll('.chart .curve').length;")
     assert found == 50
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1200, False)])
+def test_page_of_all_stored_runs_loads_and_has_room(width, dark, tmp_path):
+    page = write_page(tmp_path, sorted((ROOT / "results" / "runs").iterdir()))
+    assert page.stat().st_size < 5e6
+    found = visit(
+        page,
+        """
+        const cells = (id) => [...document.querySelector(id + " table").rows[1].cells];
+        const seen = (cell) => cell.getBoundingClientRect().right <= innerWidth;
+        return [cells("#compared").filter(seen).length, cells("#runs").filter(seen).length,
+                document.querySelectorAll("figure svg").length,
+                document.documentElement.scrollWidth <= innerWidth];
+        """,
+        width=width,
+        dark=dark,
+    )
+    compared, runs, pictures, narrow = found
+    # On a phone the state of a run, and how long a recipe was, without scrolling; else everything.
+    assert compared >= (2 if width < 500 else 9)
+    assert runs >= (2 if width < 500 else 7)
+    assert pictures > 30 and narrow
 
 
 def test_a_page_with_a_fault_is_caught(tmp_path):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from surge.study import figures, probe_painters, probe_rows
 from surge.study.figures import Row
-from surge.study.stored_runs import StoredRun, networks
+from surge.study.stored_runs import StoredRun, networks, ordered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -247,6 +247,7 @@ class Sheet:
 
 def sheets(runs: Sequence[StoredRun]) -> list[Sheet]:
     """Return every figure that these runs have numbers for."""
+    runs = ordered(runs)
     recorded = networks([run for run in runs if run.records])
     made: list[Sheet] = []
     for name, kind in FIGURES.items():

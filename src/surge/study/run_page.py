@@ -22,7 +22,7 @@ from surge.study.report import (
 from surge.study.report_chart import Bars, Chart, Curve
 from surge.study.run_costs import costs_of
 from surge.study.run_tables import compared, final_estimate, runs_table, state
-from surge.study.stored_runs import StoredRun, arms, networks, number
+from surge.study.stored_runs import StoredRun, arms, networks, number, ordered
 
 TITLE = "SURGE: what the runs did"
 FOOT = "One file, nothing loaded from elsewhere: keep it or send it."
@@ -54,6 +54,7 @@ def make_sections(runs: Sequence[StoredRun]) -> list[Section]:
                 ],
             )
         ]
+    runs = ordered(runs)
     made = [
         Section("At a glance", [_tiles(runs), *_warnings(runs)]),
         Section("Learning curves", [chart(runs)]),

@@ -181,6 +181,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     text = text.replace("<!-- variants -->", variant_table())
 
     def named(found: re.Match[str]) -> str:
+        if found[1].strip("/`") == found[2].strip("/"):
+            return f"`{found[1].strip('`')}`"
         return found[0] if found[2].endswith(".png") else f"{found[1]} (`{found[2]}`)"
 
     return _OUTSIDE.sub(named, text)

@@ -124,6 +124,11 @@ def store(path: Path, where: Path) -> Path:
     return target
 
 
+def ordered(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Return the runs by network, arm and seed: a base comes before what is added to it."""
+    return sorted(runs, key=lambda run: (run.network, run.arm, run.seed))
+
+
 def arms(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
     """Return the runs by arm, in the order given."""
     found: dict[str, list[StoredRun]] = {}
