@@ -1,4 +1,4 @@
-"""The commands of ``docs/voc.md``, from the first to the last, with small detectors and pictures."""
+"""The commands of ``docs/voc.md``, from first to last, with small detectors and few pictures."""
 
 import shlex
 from pathlib import Path
