@@ -1,12 +1,12 @@
-"""``surge reproduce imagenette`` on a small tree: teacher, first stage, second stage, table."""
+"""``surge reproduce imagenette`` and ``imagenet`` on small trees: teacher, stages, table."""
 
 import json
 
 import pytest
 
 from surge.cli import _reproducing, main
-from surge.recipes import get_recipe, overridden
-from tests.data.trees import make_tree
+from surge.recipes import get_recipe, list_recipes, overridden
+from tests.data.trees import make_tree, picture
 from tests.train.photo_runs import narrow
 
 
@@ -48,3 +48,43 @@ def test_table_of_everything_lists_all_rows(tree, capsys):
     assert reproduce(tree, "--table-only") == 0
     printed = capsys.readouterr().out
     assert printed.count("| open |") >= 20 and "| onestage-reactnet-surge-1x1 |" in printed
+
+
+@pytest.fixture(scope="module")
+def imagenet(tmp_path_factory):
+    """A thousand classes with one picture each, as ImageNet's folders are."""
+    root = tmp_path_factory.mktemp("data")
+    picture(40, 48).save(root / "one.jpg")
+    for part in ("train", "val"):
+        for number in range(1000):
+            folder = root / "imagenet" / part / f"n{number:08d}"
+            folder.mkdir(parents=True)
+            (folder / "0.jpg").hardlink_to(root / "one.jpg")
+    (root / "one.jpg").unlink()
+    return root
+
+
+def reproduce_imagenet(root, out, monkeypatch, *words):
+    """Run the real command, with short runs of narrow networks; return the stored rows."""
+    monkeypatch.setattr(
+        _reproducing, "_teacher", lambda name, changes: overridden(get_recipe(name), changes)
+    )
+    places = ["--data", root, "--runs", out / "runs", "--results", out / "results"]
+    words = ["reproduce", "imagenet", *words, "--seeds", 0, "--epochs", 1, "--size", 32]
+    with narrow():
+        assert main([str(word) for word in [*words, "--device", "cpu", *places]]) == 0
+    lines = (out / "results" / "imagenet.jsonl").read_text().splitlines()
+    return [r["row"] for r in map(json.loads, lines) if r["metric"] == "top1"]
+
+
+def test_imagenet_runs_from_its_folders(imagenet, tmp_path, monkeypatch, capsys):
+    row = "onestage-reactnet-surge"
+    assert reproduce_imagenet(imagenet, tmp_path, monkeypatch, "--rows", row) == [row]
+    assert "1 of 1 runs are missing" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_all_of_imagenet_runs_with_nothing_to_edit(imagenet, tmp_path, monkeypatch, capsys):
+    found = reproduce_imagenet(imagenet, tmp_path, monkeypatch)
+    assert {f"imagenet-{row}" for row in found} == set(list_recipes("imagenet"))
+    assert "| open |" not in capsys.readouterr().out
