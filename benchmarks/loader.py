@@ -36,7 +36,9 @@ from surge.train.run import RunFolder, git_state, hardware
 USUAL = (375, 500)
 """Height and width of most photographs in ImageNet."""
 ENLARGED = 256
-"""How many files are enlarged; an epoch reads them over and over."""
+"""How many files are enlarged."""
+LONG = 100_000
+"""Images of an epoch, which reads its files over and over: ImageNet's workers seldom start anew."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +82,21 @@ def endless(loader: ResidentLoader) -> Iterator[object]:
         epoch += 1
 
 
+def repeated(files: FileSet) -> FileSet:
+    """Return the files over and over, as a long epoch."""
+    times = -(-LONG // len(files))
+    return replace(files, files=files.files * times, labels=files.labels.repeat(times))
+
+
 def enlarged(files: FileSet, folder: Path) -> FileSet:
-    """Return as many files as there are, all of them copies of a few in ImageNet's usual size."""
+    """Return a few of the files in the size that ImageNet's usually have."""
     few = files.first(ENLARGED)
     names = []
     for index, name in enumerate(few.files):
         image = read_picture(few.root / name).resize(USUAL[::-1], Image.Resampling.BICUBIC)
         names.append(f"{index}.jpg")
         image.save(folder / names[-1], quality=95)
-    times = -(-len(files) // len(few))
-    return replace(files, root=folder, files=tuple(names) * times, labels=few.labels.repeat(times))
+    return replace(few, root=folder, files=tuple(names))
 
 
 def steps(trainer: Trainer) -> Iterator[object]:
@@ -150,7 +157,10 @@ def measured(given: argparse.Namespace, device: torch.device) -> Iterator[tuple[
     }
 
     def alone(loader: ResidentLoader) -> float:
-        return rate(endless(loader), loader.batch_size, given.seconds, device)
+        found = rate(endless(loader), loader.batch_size, given.seconds, device)
+        if isinstance(loader, StreamLoader):
+            loader.close()  # else its workers would disturb the next measurement
+        return found
 
     def fed(sets: Sets, kept: int | None) -> float:
         data = replace(recipe.data, size=given.size, stored=kept)
@@ -162,13 +172,13 @@ def measured(given: argparse.Namespace, device: torch.device) -> Iterator[tuple[
         yield "squares on the device", 0, alone(CropLoader(kept, crop, **options))
         if given.step:
             yield "squares, with the step", 0, fed((kept, kept), stored)
-    workers = 1
+    workers, long = 1, repeated(files)
     while workers <= most:
-        yield "files", workers, alone(StreamLoader(files, crop, workers=workers, **options))
+        yield "files", workers, alone(StreamLoader(long, crop, workers=workers, **options))
         workers *= 2
     with tempfile.TemporaryDirectory() as folder:
-        large = StreamLoader(enlarged(files, Path(folder)), crop, workers=most, **options)
-        yield "files of 500x375", most, alone(large)
+        large = repeated(enlarged(files, Path(folder)))
+        yield "files of 500x375", most, alone(StreamLoader(large, crop, workers=most, **options))
     if given.step:
         # What is tested on does not matter here.
         yield "files, with the step", most, fed((files, files.first(len(files.classes))), None)

@@ -1,5 +1,7 @@
 """Crops from squares on the device and from files: deterministic, restartable, shared by ranks."""
 
+import multiprocessing
+
 import pytest
 import torch
 
@@ -146,3 +148,14 @@ def test_jitter_changes_images_only_where_it_is_on(files):
     )
     assert torch.equal(plain[0], again[0]) and torch.equal(plain[1], changed[1])
     assert not torch.allclose(plain[0], changed[0], atol=0.01)
+
+
+def test_closed_loader_has_no_workers_and_begins_anew(files):
+    loader = StreamLoader(files, TRAIN, workers=1, batch_size=7)
+    plan = loader.plan(0)
+    first = loader.fetch(loader.part(plan, 0))[0].clone()
+    before = len(multiprocessing.active_children())
+    loader.close()
+    assert len(multiprocessing.active_children()) == before - 1
+    assert torch.equal(loader.fetch(loader.part(plan, 0))[0], first)
+    loader.close()

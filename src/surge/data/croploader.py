@@ -173,6 +173,10 @@ class StreamLoader(CropLoader):
         finish = mine.offsets[:, :FINISH].to(self.device, non_blocking=True)
         return EpochPlan(rows, finish, mine.flips.to(self.device, non_blocking=True))
 
+    def close(self) -> None:
+        """End the workers of an epoch that is left before its last batch."""
+        self._answers, self._next = iter(()), (-1, -1)
+
     def _tasks(self, plan: EpochPlan, first: int) -> Iterator[tuple[list[int], Any]]:
         for index in range(first, len(self)):
             mine = plan.part(*self.bounds(index))
