@@ -38,8 +38,9 @@ MOST_COSTED = 6
 """Networks whose layers are shown; more would be a page of tables."""
 MOST_BEST = 5
 """Networks whose best recipe is shown at a glance."""
-MOST_RECORDED = 3
-"""Networks whose gradients are drawn; a page must stay small."""
+MOST_RECORDED, FEWER_PANELS = 3, 6
+"""Networks whose gradients are drawn, and the panels of a figure if they are several: a page must
+stay small."""
 
 
 def make_sections(runs: Sequence[StoredRun]) -> list[Section]:
@@ -172,7 +173,7 @@ def _figures(runs: Sequence[StoredRun]) -> list[Section]:
         found.setdefault(sheet.network, []).append(sheet)
     recorded = [network for network in found if network]
     shown = recorded[:MOST_RECORDED]
-    most = probe_figures.MOST_PANELS // max(len(shown), 1)
+    most = probe_figures.MOST_PANELS if len(shown) < 2 else FEWER_PANELS
     made = [
         Section(f"Figures: {network}" if network else "Figures", _pictures(found[network], most))
         for network in ("", *shown)
@@ -193,7 +194,7 @@ def _pictures(sheets: Sequence[probe_figures.Sheet], most: int) -> list[Block]:
     alone: list[Picture] = []
     for sheet in sheets:
         kind = probe_figures.FIGURES[sheet.name]
-        room = probe_figures.MOST_PANELS if kind.across else max(most, 2)
+        room = probe_figures.MOST_PANELS if kind.across else most
         drawn = probe_figures.panels(sheet.name, sheet.rows, room)
         pictures = [
             Picture(figure, title if len(drawn) > 1 else kind.title, kind.note)
