@@ -1,5 +1,7 @@
 """The page about runs: none, half of one, one with NaN, fifty; and what its numbers are."""
 
+from dataclasses import replace
+
 import pytest
 
 from surge.cli import main
@@ -94,6 +96,15 @@ def test_layers_have_bars_of_bits_and_operations(tmp_path):
 def test_network_that_cannot_be_built_is_said(tmp_path):
     text = page_of([write_run(tmp_path, "glue-rte-teacher", epochs=3)])
     assert "cannot be built without its model files" in text
+
+
+def test_time_of_recording_is_shown_where_it_is_known(tmp_path):
+    run = open_run(write_run(tmp_path))
+    assert "recording" not in run_tables.runs_table([run]).columns
+    recorded = replace(run, records=[{"epoch": 0, "seconds": 0.2, "layers": {}}] * 3)
+    table = run_tables.runs_table([run, recorded])
+    assert [row["recording"] for row in table.rows] == [None, "2.00"]
+    assert table.columns["recording"] == "recording, %"
 
 
 def test_names_cannot_leave_the_data_of_a_chart(tmp_path):

@@ -127,6 +127,13 @@ def verdict(value: Estimate | None) -> Badge | None:
     return Badge("worse", "bad") if high < 0 else Badge("within noise")
 
 
+def _recording(run: StoredRun) -> str | None:
+    """Return the time that the probe took, in percent of that of the epochs."""
+    took = [number(record.get("seconds")) for record in run.records]
+    known = [value for value in took if value is not None]
+    return f"{100 * sum(known) / run.seconds:.2f}" if known and run.seconds else None
+
+
 def runs_table(runs: Sequence[StoredRun]) -> Table:
     """Return every run in one line."""
     rows = [
@@ -138,6 +145,7 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
             "best": run.best,
             "seconds": round(run.seconds, 1),
             "records": len(run.records),
+            "recording": _recording(run),
         }
         for run in runs
     ]
@@ -149,5 +157,8 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
         "best": "best, %",
         "seconds": "seconds",
         "records": "records",
+        "recording": "recording, %",
     }
+    if not any(row["recording"] for row in rows):
+        del columns["recording"]
     return Table(rows, columns, sortable=True)
