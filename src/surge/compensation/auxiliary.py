@@ -6,7 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.compensation import joint
 from surge.compensation.dual_path import inject, tap
 from surge.compensation.options import Kind, PathOptions
 from surge.compensation.path import Path, Watch
@@ -90,8 +89,6 @@ class AuxiliaryPath(Path):
         else:
             route, tapped = z, tap(z, self.probes["main"])
             value = tapped.detach()
-            if joint.joins(self, layer, z):
-                return joint.respond(self, layer, z, tapped)
         y = self._main(layer, tapped)
         if self.options.align:
             effective = self.effective_weight(layer).to(value.dtype)

@@ -96,18 +96,6 @@ def scaled_signs_product(
 
     The gradients are those of the plain product with ``weight``.
     """
-    return scaled_signs(x, weight, stride, padding, dilation, groups)
-
-
-def scaled_signs(
-    x: Tensor,
-    weight: Tensor,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """Do what :func:`scaled_signs_product` does, with no gradient of its own."""
     scale = weight.abs().amax(dim=per_filter(weight)).view(-1, *(1 for _ in stride))
     if not stride:
         return F.linear(x, sign(weight)) * scale

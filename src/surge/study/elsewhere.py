@@ -128,6 +128,7 @@ def built(
             try:
                 one.wait(until)
             except FailedElsewhereError as error:
+                one.end()  # it must not work on beside what is measured
                 on_failure(name, str(error))
             else:
                 ready[name] = one
