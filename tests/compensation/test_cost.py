@@ -1,11 +1,17 @@
 """Cost as a count: products computed, and bytes kept for the backward."""
 
+import copy
+
 import pytest
 import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
 import surge
+from surge.layers.hooks import binary_layers
+from surge.models import build_model
 from tests.nets import COMPENSABLE, REPRESENTATIVES, Case, all_methods, pair
 
 CASES = {
@@ -156,3 +162,36 @@ def test_tied_path_keeps_two_numbers_per_filter(method, case):
 def test_counter_of_bytes_sees_the_real_input():
     case = BIG["conv2d"]
     assert saved_bytes(case.build(), case.batch()) >= 4 * case.batch().numel()
+
+
+def kept_by_compiled_code(model, x):
+    """Bytes that the forward half of a compiled step hands to its backward half."""
+    kept = []
+
+    def forward(graph, inputs):
+        results = next(node for node in graph.graph.nodes if node.op == "output").args[0]
+        values = [node.meta["val"] for node in results[1:] if node.op != "placeholder"]
+        kept.extend(v.nbytes for v in values if isinstance(v, torch.Tensor))
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=lambda graph, inputs: make_boxed_func(graph.forward),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    torch._dynamo.reset()
+    torch.compile(lambda x: model(x).square().sum(), fullgraph=True, backend=backend)(x).backward()
+    return sum(kept)
+
+
+@pytest.mark.parametrize("options", [{"auxiliary": "tied"}, {"objective": "frozen"}], ids=str)
+def test_compiled_paths_that_learn_nothing_keep_nothing_of_the_input(options):
+    plain = build_model("cnn_digits")
+    surge.binarize_(plain, "recu")
+    compensated = copy.deepcopy(plain)
+    surge.compensate_(compensated, **options)
+    batch = torch.randn(64, 1, 8, 8)
+    allowed = kept_by_compiled_code(plain, batch) + 16 * sum(
+        layer.weight.shape[0] for _, layer in binary_layers(plain)
+    )
+    assert 0 < kept_by_compiled_code(compensated, batch) <= allowed

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from surge.functional import operator
 from surge.layers.eight_bits import transposed_linear
-from surge.layers.product import transposed
+from surge.layers.product import is_channels_last, stand_in, transposed
 
 
 def refuse_double_backward() -> None:
@@ -75,7 +75,10 @@ def leak(binary: Tensor, z: Tensor, factor: Tensor) -> Tensor:
 def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, z, saved, weight, scale, _, weighting, noise = inputs[:8]
     stride, padding, dilation, groups, gain, centre, ctx.in_fp8 = inputs[8:]
-    ctx.save_for_backward(saved, weight, scale, weighting, gain, centre)
+    # Without a weight to learn the value of z is not needed, only its sizes.
+    kept = saved if ctx.needs_input_grad[3] else None
+    ctx.sizes, ctx.last = saved.shape, is_channels_last(saved)
+    ctx.save_for_backward(kept, weight, scale, weighting, gain, centre)
     ctx.noise = noise
     ctx.input_dtype = z.dtype
     ctx.convolution = (stride, padding, dilation) if stride else ()
@@ -88,6 +91,8 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if gain is not None:
         weight = gain * (weight - centre)
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
+    if saved is None:
+        saved = stand_in(ctx.sizes, grad, last=ctx.last)
     if ctx.in_fp8 and not ctx.convolution:
         g_a, to_weight = transposed_linear(grad, saved, weight, needs)
     else:

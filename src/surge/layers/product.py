@@ -64,6 +64,17 @@ def transposed(
     return to_input, to_weight
 
 
+def is_channels_last(x: Tensor) -> bool:
+    """Return whether an image is laid out pixel by pixel."""
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def stand_in(sizes: Sequence[int], grad: Tensor, *, last: bool) -> Tensor:
+    """Return memory for an input whose values do not matter: its gradient takes only the sizes."""
+    layout = torch.channels_last if last else torch.contiguous_format
+    return torch.empty(sizes, dtype=grad.dtype, device=grad.device, memory_format=layout)
+
+
 def in_units(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return values +-c, or 0 and c, as +-1, or 0 and 1, and c."""
     high = x.detach().abs().amax()
