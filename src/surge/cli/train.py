@@ -97,7 +97,7 @@ class TrainCommand:
     record: bool = False
     """Record gradients and weights of every layer now and then (probe.jsonl); costs < 2 %."""
     record_every: int | None = None
-    """Epochs from one record to the next; by default 10, and at most some twenty records."""
+    """Epochs from one record to the next; by default 10 or more, and as few as the 2 % allow."""
     record_theorem: bool = False
     """Also record the optimal scale and the corollary's premises (slower)."""
     tensorboard: bool = False

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 EVERY, MOST = 10, 20
 """Epochs from one record to the next by default, unless that gives more records than this; the last
 epoch is always recorded."""
+SHARE = 0.02
+"""Of the time of a run that records may take by default; more of them are left out."""
 SAMPLES = 32
 """Most samples of the recorded batch."""
 THEOREM_BATCHES, THEOREM_SAMPLES = 32, 256
@@ -51,8 +53,9 @@ def make_recorder(trainer: Trainer, *, synced: bool) -> Recorder | None:
         )
     if not trainer.world.leads:
         return None
+    share = None if every else SHARE
     every = every or default_every(trainer.recipe.train.epochs)
-    return Recorder(trainer, every=every, theorem=trainer.options.record_theorem)
+    return Recorder(trainer, every=every, share=share, theorem=trainer.options.record_theorem)
 
 
 def default_every(epochs: int) -> int:
@@ -67,28 +70,43 @@ def default_every(epochs: int) -> int:
 class Recorder:
     """Decides which epochs are recorded, and writes what the probe found.
 
-    ``theorem`` also measures the optimal scale and the corollary's premises against a smooth
-    network, over several batches: that costs as much as a hundred steps.
+    With ``share``, epochs between the first and the last are passed over as long as records have
+    taken more than that of the time. ``theorem`` also measures the optimal scale and the
+    corollary's premises against a smooth network, over several batches: that costs as much as a
+    hundred steps.
     """
 
-    def __init__(self, trainer: Trainer, *, every: int = EVERY, theorem: bool = False) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        every: int = EVERY,
+        share: float | None = None,
+        theorem: bool = False,
+    ) -> None:
         """Prepare to look at a trainer's model."""
-        self.trainer, self.every, self.theorem = trainer, every, theorem
+        self.trainer, self.every, self.share, self.theorem = trainer, every, share, theorem
+        self.begun, self.spent, self.due = time.monotonic(), 0.0, False
         self.probe = Probe(trainer.parts.model, trainer.meter)
         self.bits: dict[str, Tensor] = {}
         self.fresh = True
 
     def _due(self) -> bool:
         trainer = self.trainer
-        last = trainer.epoch + 1 == trainer.recipe.train.epochs
-        return last or trainer.epoch % self.every == 0
+        if trainer.epoch in (0, trainer.recipe.train.epochs - 1):
+            return True
+        if trainer.epoch % self.every:
+            return False
+        trained = time.monotonic() - self.begun - self.spent
+        return self.share is None or self.spent <= self.share * trained
 
     def begin_epoch(self) -> None:
         """Remember the bits, if this epoch is recorded; forget records of a lost future."""
         if self.fresh:
             keep_records(self.trainer.folder, self.trainer.epoch)
             self.fresh = False
-        self.bits = self._now() if self._due() else {}
+        self.due = self._due()
+        self.bits = self._now() if self.due else {}
 
     @torch.no_grad()
     def _now(self) -> dict[str, Tensor]:
@@ -96,7 +114,7 @@ class Recorder:
 
     def end_epoch(self) -> None:
         """Measure and write, if this epoch is recorded."""
-        if not self._due() or not self.probe.layers:
+        if not self.due or not self.probe.layers:
             return
         trainer, begun = self.trainer, time.monotonic()
         first = next(self._parts(SAMPLES))
@@ -105,6 +123,7 @@ class Recorder:
             if name in layers and name in self.bits:
                 layers[name]["flips"] = 100 * float((now != self.bits[name]).float().mean())
         spent = round(time.monotonic() - begun, 4)
+        self.spent += spent
         row: dict[str, Any] = {"epoch": trainer.epoch, "seconds": spent, "layers": layers}
         if self.theorem and trainer.parts.compensation is not None:
             row["theorem"] = self._premises()
