@@ -67,6 +67,8 @@ def test_runs_side_by_side_are_what_each_is_alone(reproduce, tmp_path):
     assert code == 0 and "  cnn-bnn-surge 1" in out
     lines = (tmp_path / "found" / "digits.jsonl").read_text().splitlines()
     together = {(r["seed"], r["row"]): r["last"] for r in map(json.loads, lines)}
+    assert [json.loads(line)["side_by_side"] for line in lines] == [3, 3, 3, 1]
+    assert {r["side_by_side"] for r in stored(tmp_path)} == {1}
     assert together == alone
     for seed, row in alone:
         name = folder(tmp_path, row, seed).name
@@ -77,6 +79,10 @@ def test_runs_side_by_side_are_what_each_is_alone(reproduce, tmp_path):
     ("words", "expected"),
     [
         (("--together", "0"), "must be at least 1"),
+        (("--jobs", "0"), "--jobs 0 must be at least 1"),
+        (("--jobs", "-2"), "--jobs -2 must be at least 1"),
+        (("--jobs", "2", "--together", "2"), "leave one of them out"),
+        (("--jobs", "2", "--captured", "True"), "--captured needs a CUDA GPU"),
         (("--rows", "cnn-bnn-surge-noise", "--together", "2"), "draws random numbers"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from surge.recipes import get_recipe, overridden
 from surge.study import queue
-from surge.study.queue import Job, expected_seconds, fitting, missing
+from surge.study.queue import Job, expected_seconds, fits, fitting, missing, next_ready
 from surge.train.checkpoint import save
 from tests.study.stored import result
 
@@ -83,6 +83,40 @@ def test_expected_seconds_come_from_the_newest_run_of_the_row_on_this_machine(tm
     ]
     assert expected_seconds(job, stored, "H200") == pytest.approx(300.0)
     assert expected_seconds(job, [], "H200") is None
+
+
+def test_expected_seconds_never_come_from_runs_with_more_neighbours(tmp_path):
+    job = Job(RECIPES[0], 0, tmp_path)
+    stored = [
+        result(epochs=600, seconds=100.0),
+        result(epochs=600, seconds=300.0, side_by_side=4),
+        result(epochs=600, seconds=900.0, side_by_side=16),
+    ]
+    seconds = [expected_seconds(job, stored, "H200", n) for n in (1, 3, 4, 15, 16)]
+    assert seconds == pytest.approx([100.0, 100.0, 300.0, 300.0, 900.0])
+    assert expected_seconds(job, stored[2:], "H200") is None
+
+
+def test_run_that_was_slow_beside_others_still_fits_alone(tmp_path, clock):
+    stored = [result(seconds=900.0, side_by_side=16)]
+    job = Job(RECIPES[0], 0, tmp_path)
+    assert fits(job, stored, "H200", 600.0)
+    assert not fits(job, stored, "H200", 600.0, 16)
+
+
+def test_runs_wait_for_those_they_build_on_and_others_go_on(tmp_path):
+    names = ("resnet34-teacher", "twostage-stage1", "twostage-reactnet", "onestage-bireal")
+    recipes = [get_recipe(f"imagenette-{name}") for name in names]
+    teacher, first, second, other = jobs = missing(recipes, (0,), [], tmp_path)
+    assert second.needs == {teacher.key, first.key} and not other.needs
+    assert next_ready(jobs, set()) == teacher
+    assert next_ready(jobs[1:], {teacher.key}) == other
+    assert next_ready([first, second], {teacher.key, other.key}) is None
+    assert next_ready([first, second], {other.key}) == first
+    assert next_ready([second], {first.key}) is None
+    assert next_ready([second], set()) == second
+    (another,) = missing(recipes[2:3], (1,), [], tmp_path)
+    assert next_ready([another], {first.key}) == another  # its own seed is what counts
 
 
 def test_fitting_without_budget_yields_everything(tmp_path):

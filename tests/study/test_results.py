@@ -1,6 +1,7 @@
 """The stored results: what a line says, and that no line is lost or written twice."""
 
 import errno
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -46,6 +47,9 @@ def test_append_on_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
         def __exit__(self, *_):
             self.file.close()
 
+        def fileno(self):
+            return self.file.fileno()
+
         def write(self, data):
             self.file.write(data[:40])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -61,6 +65,39 @@ def test_append_on_a_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     assert (tmp_path / "cifar10.jsonl").read_bytes() == before
     append(tmp_path, result(seed=1))
     assert [r.seed for r in read(tmp_path, "cifar10")] == [0, 1]
+
+
+def add(folder, writer):
+    for number in range(20):
+        append(folder, result(seed=1000 * writer + number))
+        append(folder, result("resnet20-bnn", seed=number))
+
+
+def test_many_writers_lose_nothing_and_write_nothing_twice(tmp_path):
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=add, args=(tmp_path, number)) for number in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    found = [(r.row, r.seed) for r in read(tmp_path, "cifar10")]
+    assert len(found) == len(set(found)) == 8 * 20 + 20
+
+
+def test_lines_without_the_newer_field_are_of_runs_alone(tmp_path):
+    append(tmp_path, result())
+    path = tmp_path / "cifar10.jsonl"
+    assert ', "side_by_side": 1' in path.read_text()
+    path.write_text(path.read_text().replace(', "side_by_side": 1', ""))
+    assert read(tmp_path, "cifar10") == [result()]
+
+
+def test_result_says_how_many_runs_shared_the_machine():
+    recipe = get_recipe("cifar10-resnet20-recu")
+    shared = {**ENVIRONMENT, "side_by_side": 4}
+    assert make_result(recipe, {}, 0, OUTCOME, shared).side_by_side == 4
+    assert make_result(recipe, {}, 0, OUTCOME, ENVIRONMENT).side_by_side == 1
 
 
 def test_read_of_nothing_is_empty(tmp_path):

@@ -78,13 +78,14 @@ def conclude(
     overrides = environment.get("overrides", {})
     result = results.make_result(recipe, overrides, seed, outcome, environment)
     stored = results.append(where, result)
+    shared = result.side_by_side
     for metric, (last, best) in outcome.others.items():
         other = replace(result, metric=metric, last=round(last, 4), best=round(best, 4))
         results.append(where, other)
     text = (
         f"{recipe.name} seed {seed}: {recipe.metric} {outcome.last:.2f} (last epoch), "
-        f"{outcome.best:.2f} (best, epoch {outcome.best_epoch + 1}), {outcome.seconds:.1f} s, "
-        f"steps {outcome.mode}"
+        f"{outcome.best:.2f} (best, epoch {outcome.best_epoch + 1}), {outcome.seconds:.1f} s"
+        f"{f' ({shared} runs at once)' if shared > 1 else ''}, steps {outcome.mode}"
     )
     folder.write("summary.txt", text + "\n")
     console.print(text, style="bold", markup=False, soft_wrap=True)

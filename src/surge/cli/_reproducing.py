@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from surge.cli._job_folders import OVERRIDES, open_folder, with_others
 from surge.cli._progress import conclude
+from surge.cli._side_by_side import MPS, Crew, mps_runs, train_apart
 from surge.cli._training import (
     changes_of,
     choose_device,
     deadline_of,
-    environment_of,
     prepare_in,
 )
 from surge.cli._voc_remarks import voc_remarks
@@ -24,15 +24,18 @@ from surge.data.glue import find_file, get_task
 from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
 from surge.recipes import get_recipe, list_recipes, overridden
 from surge.recipes.glue import with_model
-from surge.recipes.placing import start_of, teacher_of, with_start, with_teacher
+from surge.recipes.placing import start_of, teacher_of
 from surge.recipes.recipe import Recipe
 from surge.recipes.voc import TEACHER, shortened, with_backbone
 from surge.study import results, row_speed
-from surge.study.queue import Job, fitting, folder_of, missing
+from surge.study.queue import Job, fitting, missing
 from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets
+from surge.train.distributed import World
 from surge.train.loop import LoopOptions, Outcome
+from surge.train.mode import choose_mode
 from surge.train.run import RunFolder, hardware
+from surge.train.task import task_of
 from surge.train.together import draws_in_steps, run_together, stream_of_its_own
 from surge.train.watch import DivergedError
 
@@ -43,8 +46,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from surge.cli.reproduce import ReproduceCommand
-
-OVERRIDES = ("epochs", "held_out", "size")
 
 
 def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
@@ -88,7 +89,7 @@ def _teacher(name: str, changes: dict[str, Any]) -> Recipe:
 def reproduce(command: ReproduceCommand, console: Console) -> int:
     """Do the missing runs that fit the budget, storing each as it ends; then print the table.
 
-    Returns the number of runs that diverged.
+    Returns the number of runs that diverged, or failed in another way.
     """
     if command.table_only and command.table == "glue" and command.model is None:
         return _print_stored(command, console)
@@ -112,6 +113,7 @@ def _print_stored(command: ReproduceCommand, console: Console) -> int:
 
 
 def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) -> int:
+    _check_jobs(command)
     device = choose_device(command.device)
     deadline = deadline_of(command.budget)
     root = resolve_root(command.data, os.environ)
@@ -120,6 +122,8 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     jobs = missing(recipes, command.seeds, stored, command.runs)
     console.print(f"{len(jobs)} of {len(recipes) * len(command.seeds)} runs are missing")
     _check_together(command, recipes)
+    if command.jobs > 1:
+        return _work_apart(command, recipes, jobs, stored, device, deadline, console)
     # One set of images at a time: most tables have only one.
     load = lru_cache(1)(partial(load_sets, root=root))
     options = LoopOptions(
@@ -128,7 +132,7 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
         compiled=command.compiled,
         captured=command.captured,
     )
-    queue = fitting(jobs, stored, hardware(device), deadline)
+    queue = fitting(jobs, stored, hardware(device), deadline, command.together)
     failed = 0
     while group := list(islice(queue, command.together)):
         begun: list[tuple[Job, RunFolder, dict[str, Any]]] = []
@@ -140,7 +144,7 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
         streams = [stream_of_its_own(device) if len(ready) > 1 else nullcontext() for _ in ready]
         for job, stream in zip(ready, streams, strict=True):
             sets = load(job.recipe.data)
-            folder, environment = _folder_of(job, command, device)
+            folder, environment = open_folder(job, command, device, len(ready))
             label = f"{job.recipe.row} {job.seed}" if command.together > 1 else ""
             with stream:
                 prepare = partial(prepare_in, folder, job.recipe, sets, environment, device)
@@ -157,6 +161,47 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
             if made is not None:
                 stored.append(made)
     return failed
+
+
+def _work_apart(
+    command: ReproduceCommand,
+    recipes: list[Recipe],
+    jobs: list[Job],
+    stored: list[results.Result],
+    device: torch.device,
+    deadline: float | None,
+    console: Console,
+) -> int:
+    """Do the jobs in processes of their own."""
+    for recipe in recipes:  # a mistake is better refused here than in every process
+        fixed = task_of(recipe.data).fixed
+        choose_mode(device, World(), command.compiled, command.captured, fixed=fixed)
+    if device.type == "cuda" and len(jobs) > 1 and not mps_runs():
+        console.print(MPS, style="yellow", markup=False, soft_wrap=True)
+    size = max(1, min(command.jobs, len(jobs)))
+    crew = Crew(
+        jobs,
+        size,
+        train_apart,
+        (command, deadline, size),
+        complete=partial(with_others, recipes=recipes, command=command),
+        stored=stored,
+        where=command.results,
+        console=console,
+        device=device,
+        deadline=deadline,
+    )
+    return crew.work()
+
+
+def _check_jobs(command: ReproduceCommand) -> None:
+    if command.jobs < 1:
+        raise ConfigError(f"--jobs {command.jobs} must be at least 1.")
+    if command.jobs > 1 and command.together > 1:
+        raise ConfigError(
+            "--jobs trains runs side by side in processes of their own, --together in one process: "
+            "leave one of them out."
+        )
 
 
 def _check_together(command: ReproduceCommand, recipes: list[Recipe]) -> None:
@@ -200,49 +245,7 @@ def _ready(
     ready = []
     for job in group:
         try:
-            ready.append(_with_others(job, recipes, command))
+            ready.append(with_others(job, recipes, command))
         except CheckpointMismatchError as error:
             console.print(str(error), style="red", markup=False, soft_wrap=True)
     return ready
-
-
-def _with_others(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> Job:
-    """Return a job with the runs it builds on, which must be there: a teacher, a first stage."""
-    recipe = job.recipe
-
-    def run_of(name: str) -> str:
-        other = next(recipe for recipe in recipes if recipe.name == name)
-        path = folder_of(other, job.seed, command.runs)
-        if not RunFolder(path).begun:
-            raise CheckpointMismatchError(
-                f"{job.recipe.name}, seed {job.seed} builds on {path}, which holds no checkpoint. "
-                f"Train it with: surge train {name} --seed {job.seed} --out {path}"
-                f"{'' if command.model is None else f' --model {command.model}'}"
-            )
-        return str(path)
-
-    if recipe.distill is not None:
-        recipe = with_teacher(recipe, run_of(teacher_of(recipe)))
-    if "start" in recipe.model.options:
-        recipe = with_start(recipe, run_of(start_of(recipe)))
-    return replace(job, recipe=recipe)
-
-
-def _folder_of(
-    job: Job, command: ReproduceCommand, device: torch.device
-) -> tuple[RunFolder, dict[str, Any]]:
-    """Return the folder of a begun run as it is, and a new one for every other."""
-    if not job.begun:
-        changes = changes_of(command, OVERRIDES)
-        environment = environment_of(device, job.seed, command.commit, changes)
-        folder = RunFolder.create(job.folder, job.recipe, environment, anew=True)
-        return folder, environment
-    folder, recipe, environment = RunFolder.open(job.folder)
-    same = replace(recipe, paper=None) == replace(job.recipe, paper=None)
-    if not same or int(environment["seed"]) != job.seed:
-        raise CheckpointMismatchError(
-            f"{job.folder} holds a begun run of {recipe.name}, seed {environment['seed']}, with "
-            "other settings than the recipe has now. Finish it with "
-            f"`surge train --resume {job.folder}`, or move it away."
-        )
-    return folder, environment

@@ -19,6 +19,7 @@ class ReproduceCommand:
     Example:
         surge reproduce digits
         surge reproduce cifar10 --rows resnet20-recu resnet20-recu-surge --seeds 0 1 2 --budget 9m
+        surge reproduce common --jobs 16 --seeds 0 --budget 9m
         surge reproduce cifar10 --table-only
         surge reproduce imagenet --data /srv/imagenet --seeds 0
         surge reproduce glue --model bert --rows mrpc-bit mrpc-bit-surge --seeds 0 --budget 9m
@@ -45,8 +46,11 @@ class ReproduceCommand:
     """Test on 10 % of the training set instead of the test set."""
     budget: str | None = None
     """Stop cleanly after this time (90s, 9m, 2h); call again to go on."""
+    jobs: int = 1
+    """Runs side by side, each in a process of its own: as soon as one ends the next begins.
+    Compiling takes a core for a minute, and a small network leaves much of a large GPU idle."""
     together: int = 1
-    """Runs side by side in one process: a small network leaves much of a large GPU idle."""
+    """Runs side by side in one process, as streams of one GPU; not with --jobs."""
     compiled: bool | None = None
     """Force torch.compile on or off; a short run is over before a compiler is done."""
     captured: bool | None = None

@@ -1,13 +1,17 @@
 """The queue of a table: which runs are missing, which are half done, what fits the time."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from surge.recipes.placing import start_of, teacher_of
 from surge.recipes.recipe import Recipe
 from surge.study.results import Result, data_name, select
 from surge.train.run import RunFolder
+
+Key = tuple[str, int]
+"""The name of a recipe, and a seed."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,18 @@ class Job:
     def begun(self) -> bool:
         """Whether a checkpoint is there to continue from."""
         return RunFolder(self.folder).begun
+
+    @property
+    def key(self) -> Key:
+        """What tells it from the other jobs of a table."""
+        return self.recipe.name, self.seed
+
+    @property
+    def needs(self) -> set[Key]:
+        """The runs that it builds on: a teacher, a first stage."""
+        names = [teacher_of(self.recipe)] if self.recipe.distill is not None else []
+        names += [start_of(self.recipe)] if "start" in self.recipe.model.options else []
+        return {(name, self.seed) for name in names}
 
 
 def folder_of(recipe: Recipe, seed: int, runs: Path) -> Path:
@@ -53,26 +69,60 @@ def missing(
     return sorted(jobs, key=lambda job: not job.begun)
 
 
-def expected_seconds(job: Job, results: Sequence[Result], hardware: str) -> float | None:
-    """Return how long this run should take, from a stored one of the same row, if there is one."""
-    rates = [r.seconds / r.epochs for r in select(results, row=job.recipe.row, hardware=hardware)]
+def expected_seconds(
+    job: Job, results: Sequence[Result], hardware: str, side_by_side: int = 1
+) -> float | None:
+    """Return how long this run should take, from a stored one of the same row, if there is one.
+
+    Runs with more neighbours than this one will have took too long to tell. Those with fewer say
+    how long it takes at least.
+    """
+    known = [
+        r
+        for r in select(results, row=job.recipe.row, hardware=hardware)
+        if r.side_by_side <= side_by_side
+    ]
+    nearest = max((r.side_by_side for r in known), default=0)
+    rates = [r.seconds / r.epochs for r in known if r.side_by_side == nearest]
     return rates[-1] * job.recipe.train.epochs if rates else None
 
 
-def fitting(
-    jobs: Sequence[Job], results: Sequence[Result], hardware: str, deadline: float | None
-) -> Iterator[Job]:
-    """Yield the jobs in order as long as time is left; a run known to be too long is passed over.
+def fits(
+    job: Job,
+    results: Sequence[Result],
+    hardware: str,
+    deadline: float | None,
+    side_by_side: int = 1,
+) -> bool:
+    """Return whether a run should begin now; one that is known to be too long should not.
 
-    A begun run is always continued: it stops at the deadline and goes on the next time. Results
-    that are added to ``results`` meanwhile are taken into account.
+    A begun run is always continued: it stops at the deadline and goes on the next time.
+    """
+    if deadline is None:
+        return True
+    expected = expected_seconds(job, results, hardware, side_by_side)
+    return job.begun or expected is None or expected <= deadline - time.monotonic()
+
+
+def fitting(
+    jobs: Sequence[Job],
+    results: Sequence[Result],
+    hardware: str,
+    deadline: float | None,
+    side_by_side: int = 1,
+) -> Iterator[Job]:
+    """Yield the jobs in order as long as time is left; those that do not fit are passed over.
+
+    Results that are added to ``results`` meanwhile are taken into account.
     """
     for job in jobs:
-        if deadline is not None:
-            left = deadline - time.monotonic()
-            expected = expected_seconds(job, results, hardware)
-            if left <= 0:
-                return
-            if not job.begun and expected is not None and expected > left:
-                continue
-        yield job
+        if deadline is not None and deadline <= time.monotonic():
+            return
+        if fits(job, results, hardware, deadline, side_by_side):
+            yield job
+
+
+def next_ready(waiting: Sequence[Job], active: Collection[Key]) -> Job | None:
+    """Return the first job that builds on none of those that wait or are being trained."""
+    others = {job.key for job in waiting} | set(active)
+    return next((job for job in waiting if not job.needs & others), None)

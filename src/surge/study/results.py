@@ -2,10 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from surge.errors import ConfigError
 from surge.recipes.recipe import Recipe
@@ -34,6 +35,8 @@ class Result:
     hardware: str
     torch: str
     commit: str | None
+    side_by_side: int = 1
+    """How many runs the machine did at once, at most: ``seconds`` are those of a shared one."""
 
     @property
     def setting(self) -> str:
@@ -80,6 +83,7 @@ def make_result(
         hardware=str(environment["hardware"]),
         torch=str(environment["torch"]),
         commit=environment["commit"],
+        side_by_side=int(environment.get("side_by_side", 1)),
     )
 
 
@@ -92,22 +96,32 @@ def append(folder: Path, result: Result) -> Path:
     """Add one line; a line that is there already is not added again.
 
     A run whose end was cut short is concluded once more when it is resumed. On a full disk the
-    file is left as it was.
+    file is left as it was. Several processes may add lines at once: each waits for its turn.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.table}.jsonl"
     line = json.dumps(asdict(result))
-    if path.exists() and line in path.read_text().splitlines():
-        return path
-    before = path.stat().st_size if path.exists() else 0
-    try:
-        with path.open("ab", buffering=0) as file:
+    with path.open("ab", buffering=0) as file, _alone(file):
+        if line in path.read_text().splitlines():
+            return path
+        before = path.stat().st_size
+        try:
             file.write(f"{line}\n".encode())
-    except OSError:
-        if path.exists():
+        except OSError:
             os.truncate(path, before)
-        raise
+            raise
     return path
+
+
+@contextmanager
+def _alone(file: BinaryIO) -> Iterator[None]:
+    """Keep other processes from adding to a file; it is free again when this one closes it."""
+    # Windows has no such locks, some network file systems neither: a single write must do there.
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX)
+    yield
 
 
 def read(folder: Path, table: str) -> list[Result]:
@@ -119,8 +133,8 @@ def read(folder: Path, table: str) -> list[Result]:
     for number, line in enumerate(lines, start=1):
         try:
             content = json.loads(line)
-            results.append(Result(**{key: content[key] for key in known}))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            results.append(Result(**{key: content[key] for key in known & content.keys()}))
+        except (json.JSONDecodeError, AttributeError, TypeError) as error:
             raise ConfigError(f"{path}, line {number} is not a result: {error!r}.") from error
     return results
 

@@ -143,7 +143,7 @@ class Trainer:
         )
 
     def _run(self, on_row: Callable[[Row], None] | None) -> None:
-        epochs, deadline = self.recipe.train.epochs, self.options.deadline
+        epochs = self.recipe.train.epochs
         watch = BitWatch(self.parts.model)
         saved = time.monotonic()
         late = False
@@ -155,7 +155,8 @@ class Trainer:
                 on_row(row)
             now = time.monotonic()
             # One clock decides for all: the others would wait for a process that stopped alone.
-            late = deadline is not None and self.world.any(now >= deadline, self.device)
+            over = self.options.is_over(now)
+            late = over is not None and self.world.any(over, self.device)
             if self.epoch == epochs or late or now - saved >= self.options.save_every:
                 self.save()
                 saved = now

@@ -1,5 +1,6 @@
 """How a run is executed, and how it ended."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -17,6 +18,8 @@ class LoopOptions:
     """Also write a checkpoint after every so many steps of an epoch."""
     deadline: float | None = None
     """Stop after the epoch that passes this time (of ``time.monotonic``)."""
+    stop: Callable[[], bool] | None = None
+    """Asked after every epoch: whether to stop there, as at the deadline."""
     dose_every: int = 10
     """Measure the delivered dose every so many epochs, and after the last."""
     shared: bool = False
@@ -26,6 +29,13 @@ class LoopOptions:
     more than twenty records would come of it. By default it does not look."""
     record_theorem: bool = False
     """Also measure the theorem's premises then, against a smooth network."""
+
+    def is_over(self, now: float) -> bool | None:
+        """Return whether a run must stop at this time; None where nothing can end it early."""
+        if self.deadline is None and self.stop is None:
+            return None
+        late = self.deadline is not None and now >= self.deadline
+        return late or (self.stop is not None and self.stop())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,71 @@
+"""The folders of the runs of a table: those that a job builds on, and its own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from surge.cli._training import changes_of, environment_of
+from surge.errors import CheckpointMismatchError
+from surge.recipes.placing import start_of, teacher_of, with_start, with_teacher
+from surge.study.queue import Job, folder_of
+from surge.train.run import RunFolder
+
+if TYPE_CHECKING:
+    import torch
+
+    from surge.cli.reproduce import ReproduceCommand
+    from surge.recipes.recipe import Recipe
+
+OVERRIDES = ("epochs", "held_out", "size")
+"""What the command may change in the recipes of a table."""
+
+
+def with_others(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> Job:
+    """Return a job with the runs it builds on, which must be there: a teacher, a first stage."""
+    recipe = job.recipe
+
+    def run_of(name: str) -> str:
+        other = next(recipe for recipe in recipes if recipe.name == name)
+        path = folder_of(other, job.seed, command.runs)
+        if not RunFolder(path).begun:
+            raise CheckpointMismatchError(
+                f"{job.recipe.name}, seed {job.seed} builds on {path}, which holds no checkpoint. "
+                f"Train it with: surge train {name} --seed {job.seed} --out {path}"
+                f"{'' if command.model is None else f' --model {command.model}'}"
+            )
+        return str(path)
+
+    if recipe.distill is not None:
+        recipe = with_teacher(recipe, run_of(teacher_of(recipe)))
+    if "start" in recipe.model.options:
+        recipe = with_start(recipe, run_of(start_of(recipe)))
+    return replace(job, recipe=recipe)
+
+
+def open_folder(
+    job: Job, command: ReproduceCommand, device: torch.device, side_by_side: int
+) -> tuple[RunFolder, dict[str, Any]]:
+    """Return the folder of a begun run as it is, and a new one for every other.
+
+    It remembers how many runs shared the machine, at most: the seconds of a run depend on that.
+    """
+    if not job.begun:
+        changes = changes_of(command, OVERRIDES)
+        environment = environment_of(device, job.seed, command.commit, changes)
+        environment["side_by_side"] = side_by_side
+        folder = RunFolder.create(job.folder, job.recipe, environment, anew=True)
+        return folder, environment
+    folder, recipe, environment = RunFolder.open(job.folder)
+    same = replace(recipe, paper=None) == replace(job.recipe, paper=None)
+    if not same or int(environment["seed"]) != job.seed:
+        raise CheckpointMismatchError(
+            f"{job.folder} holds a begun run of {recipe.name}, seed {environment['seed']}, with "
+            "other settings than the recipe has now. Finish it with "
+            f"`surge train --resume {job.folder}`, or move it away."
+        )
+    if int(environment.get("side_by_side", 1)) < side_by_side:
+        environment["side_by_side"] = side_by_side
+        folder.write("env.json", json.dumps(environment, indent=2) + "\n")
+    return folder, environment
