@@ -22,9 +22,12 @@ def read(folder: Path) -> list[Row]:
 
 
 def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
-    """Return the cells of a step, beside the plain step and the paper's form among ``rows``."""
-    kind = (row.network, row.batch, row.width)
-    alike = [r for r in rows if (r.network, r.batch, r.width) == kind]
+    """Return the cells of a step, beside the plain step and the paper's form among ``rows``.
+
+    Only steps of one version of the code are compared: others were measured another time.
+    """
+    kind = (row.network, row.batch, row.width, row.commit)
+    alike = [r for r in rows if (r.network, r.batch, r.width, r.commit) == kind]
     plain = next((r for r in alike if (r.variant, r.mode) == ("plain", row.mode)), None)
     literal = next((r for r in alike if (r.variant, r.mode) == PAPER_FORM), None)
 
