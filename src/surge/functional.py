@@ -20,7 +20,7 @@ the backward of a ``torch.autograd.Function`` whose forward is piecewise constan
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -29,24 +29,26 @@ from surge.errors import ConfigError
 
 Backward = Callable[..., Any]
 
-BODIES: dict[str, Callable[..., Tensor]] = {}
+Result = TypeVar("Result")
+
+BODIES: dict[str, Callable[..., Any]] = {}
 """Every operator ``surge::<name>`` as the plain function it is, for exports that write it out."""
 
 
 def operator(
     name: str, *, backward: Backward, setup: Backward | None = None
-) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Turn a traceable function into the operator ``surge::<name>`` with its own backward.
 
     ``torch.library.triton_op`` is used for what it promises, not for Triton: the body stays
     visible to the compiler, so the forward fuses with its neighbours instead of being a wall.
     """
 
-    def register(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def register(forward: Callable[..., Result]) -> Callable[..., Result]:
         op: Any = torch.library.triton_op(f"surge::{name}", forward, mutates_args=())
         op.register_autograd(backward, setup_context=setup)
         BODIES[name] = forward
-        return cast(Callable[..., Tensor], op)
+        return cast(Callable[..., Result], op)
 
     return register
 

@@ -11,7 +11,7 @@ from surge.compensation.options import Kind, PathOptions
 from surge.compensation.path import Path, Watch
 from surge.compensation.scaler import initial_scale
 from surge.errors import ConfigError, UnsupportedLayerError
-from surge.kernels import fused
+from surge.kernels import branch, fused
 from surge.layers.base import BinaryLayer
 from surge.layers.conv import BinaryConv2d
 from surge.layers.product import geometry_arguments
@@ -79,17 +79,23 @@ class AuxiliaryPath(Path):
         outside = self.options.aux_input != "sign_input"
         entry = tap(x, self.probes["main"]) if outside else x
         z = layer.method.prepare_input(entry)
+        meets = False
         if outside:
             route = x if self.options.aux_input == "layer_input" else self._preactivation()
             tapped, value = z, (entry if route is x else route).detach()
-        elif self._fuses(layer, z):
+            y = self._main(layer, tapped)
+        elif self._plain() and self._fuses(layer, z):
             weight, gain, centre = self.ingredients(layer)
             weight = weight if gain is None else gain * (weight - cast(Tensor, centre))
             return fused.respond_dual(cast(BinaryConv2d, layer), z, weight, self.scale, self.probes)
+        elif meets := self._plain() and branch.fits(layer, z):
+            binary, route = branch.branch(layer, z, self.scale, self.probes)
+            tapped = value = z.detach()
+            y = layer.operate(binary, value)
         else:
             route, tapped = z, tap(z, self.probes["main"])
             value = tapped.detach()
-        y = self._main(layer, tapped)
+            y = self._main(layer, tapped)
         if self.options.align:
             effective = self.effective_weight(layer).to(value.dtype)
             missing = self._product(layer, value, effective) - y.detach()
@@ -108,15 +114,18 @@ class AuxiliaryPath(Path):
             gain,
             centre,
             self.options.arithmetic == "fp8",
+            meets,
         )
 
-    def _fuses(self, layer: BinaryLayer, z: Tensor) -> bool:
+    def _plain(self) -> bool:
+        """Return whether nothing but a scale comes between g_a and z."""
         o = self.options
+        uniform = o.scope == "all" and o.dose == "uniform"
+        return uniform and not (o.noise or o.align or o.weight_side)
+
+    def _fuses(self, layer: BinaryLayer, z: Tensor) -> bool:
         return (
             isinstance(layer, BinaryConv2d)
-            and o.scope == "all"
-            and o.dose == "uniform"
-            and not (o.noise or o.align or o.weight_side)
             and self.arguments(layer) == geometry_arguments(layer.geometry)
             and fused.fits(layer, z)
         )

@@ -74,7 +74,7 @@ def leak(binary: Tensor, z: Tensor, factor: Tensor) -> Tensor:
 
 def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, z, saved, weight, scale, _, weighting, noise = inputs[:8]
-    stride, padding, dilation, groups, gain, centre, ctx.in_fp8 = inputs[8:]
+    stride, padding, dilation, groups, gain, centre, ctx.in_fp8, ctx.bare = inputs[8:]
     # Without a weight to learn the value of z is not needed, only its sizes.
     kept = saved if ctx.needs_input_grad[3] else None
     ctx.sizes, ctx.last = saved.shape, is_channels_last(saved)
@@ -104,11 +104,14 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.noise:
             drawn = torch.randn_like(g_a)
             g_a = drawn * (squared_norm(g_a) / squared_norm(drawn)).sqrt().to(g_a.dtype)
-        norm = squared_norm(g_a)
-        to_input = scaled(scale, g_a, ctx.input_dtype)
+        if ctx.bare:
+            to_input = g_a.to(ctx.input_dtype)
+        else:
+            norm = squared_norm(g_a)
+            to_input = scaled(scale, g_a, ctx.input_dtype)
     if to_weight is not None:
         to_weight = scaled(scale, to_weight, weight.dtype)
-    return grad, to_input, None, to_weight, None, norm, *(None,) * 9
+    return grad, to_input, None, to_weight, None, norm, *(None,) * 10
 
 
 @operator("inject", backward=_inject_backward, setup=_inject_setup)
@@ -128,6 +131,7 @@ def inject(
     gain: Tensor | None = None,
     centre: Tensor | None = None,
     in_fp8: bool = False,
+    bare: bool = False,
 ) -> Tensor:
     """Return ``output``; backward adds the auxiliary gradients to ``z`` and ``weight``.
 
@@ -135,6 +139,7 @@ def inject(
     ``weighting`` multiplies g_a (the scope mask, or a dose per channel). With ``noise`` g_a is
     replaced by Gaussian noise of the same norm. With ``gain`` and ``centre``, one each per filter,
     the operator's weight is ``gain * (weight - centre)``, made when it is needed. ``in_fp8``: a
-    linear layer's products are computed in 8 bits.
+    linear layer's products are computed in 8 bits. ``bare``: g_a goes back to ``z`` as it is, to be
+    scaled and measured there.
     """
     return output.clone()

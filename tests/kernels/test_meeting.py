@@ -1,0 +1,165 @@
+"""Both gradients in one kernel against plain torch: on a GPU, else in Triton's interpreter."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import surge
+from surge.kernels import branch, fused, meeting
+from tests.kernels.test_narrow_conv import DEVICE, DTYPES, GPU, TOLERANCE, on_this_machine
+
+
+def reference(raw, auxiliary, z, scale, surrogate):
+    """The formula in float64."""
+    raw, auxiliary, z = raw.double(), auxiliary.double(), z.double()
+    factor = (z.abs() <= 1) if surrogate == "clipped" else (2 - 2 * z.abs()).clamp(min=0)
+    g_b = raw * factor
+    squares = torch.stack([g_b.square().sum(), auxiliary.square().sum()])
+    return g_b + scale.double() * auxiliary, squares
+
+
+sizes = st.one_of(
+    st.tuples(*(st.integers(1, 9),) * 4),  # images
+    st.tuples(st.integers(1, 40), st.integers(1, 700)),  # rows
+    st.just((3, 64, 33, 17)),  # more than one program
+)
+
+
+@on_this_machine
+@settings(deadline=None, max_examples=60 if GPU else 20)
+@given(
+    st.integers(0, 99),
+    sizes,
+    st.booleans(),
+    st.sampled_from(DTYPES),
+    st.sampled_from(["clipped", "bireal"]),
+)
+def test_sum_and_norms(_, seed, shape, last, dtype, surrogate):
+    generator = torch.Generator().manual_seed(seed)
+    raw, auxiliary, z = (torch.randn(shape, generator=generator).to(dtype) for _ in range(3))
+    z.flatten()[::5] = 1.0
+    if last and len(shape) == 4:
+        raw, z = (x.to(memory_format=torch.channels_last) for x in (raw, z))
+    raw, auxiliary, z, scale = (x.to(DEVICE) for x in (raw, auxiliary, z, torch.tensor(0.37)))
+    code = fused.SURROGATES[surrogate]
+    total, squares = meeting.meet(raw, auxiliary, z, scale, code)
+    expected, norms = reference(raw, auxiliary, z, scale, surrogate)
+    assert total.dtype == z.dtype and total.stride() == z.stride()
+    assert (total.double() - expected).norm() <= TOLERANCE[dtype] * max(
+        float(expected.norm()), 1e-3
+    )
+    assert torch.allclose(squares.double(), norms, rtol=1e-5, atol=1e-6)
+
+
+def network(method, channels=96):
+    torch.manual_seed(3)
+    net = nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.Conv2d(channels, 24, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(24),
+        nn.Conv2d(24, 32, 1, bias=False),
+        nn.BatchNorm2d(32),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 12),
+        nn.BatchNorm1d(12),
+        nn.Linear(12, 4),
+    ).to(memory_format=torch.channels_last)
+    surge.binarize_(net, method)
+    return net.to(DEVICE)
+
+
+def gradients(monkeypatch, *, meets, method, **options):
+    net = network(method)
+    compensation = surge.compensate_(net, **options)
+    x = torch.randn(4, 3, 7, 7, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+    used = []
+    with monkeypatch.context() as patch:
+        original = meeting.meet
+        patch.setattr(meeting, "meet", lambda *given: used.append(1) or original(*given))
+        patch.setattr(fused, "fits", lambda *_: False)
+        patch.setattr(branch, "ENABLED", True)
+        if not GPU:
+            patch.setattr(branch, "fits", lambda *_: meets)
+        patch.setattr(fused, "AVAILABLE", meets)
+        patch.setattr(fused, "compiled", lambda: True)
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=GPU):
+            y = net(x.to(memory_format=torch.channels_last))
+        F.cross_entropy(y.float(), torch.arange(4, device=DEVICE)).backward()
+    assert bool(used) == meets
+    found = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
+    for name, path in compensation.paths.items():
+        found |= {f"{name} {k}": path.squares(k) for k in ("main", "auxiliary")}
+    return y, found
+
+
+@on_this_machine
+@pytest.mark.parametrize("method", ["bnn", "recu", "bireal", "reactnet"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"eta": 0.3},
+        {"auxiliary": "tied", "eta": 0.3},
+        {"auxiliary": "pointwise", "only": ("2", "4")},
+        {"objective": "frozen", "fixed_scale": 0.5},
+    ],
+    ids=str,
+)
+def test_network_has_the_same_gradients(_, monkeypatch, method, options):
+    y, expected = gradients(monkeypatch, meets=False, method=method, **options)
+    same, found = gradients(monkeypatch, meets=True, method=method, **options)
+    assert torch.equal(same, y)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        # A factor in front of a BatchNorm has no gradient but rounding: hence the floor.
+        size = max(float(expected[name].norm()), 0.05)
+        error = float((value - expected[name]).norm())
+        assert error < (0.1 if GPU else 1e-4) * size, name
+
+
+@pytest.mark.parametrize(
+    "options", [{"scope": "clipped"}, {"dose": "clipped_share"}, {"noise": True}], ids=str
+)
+def test_other_settings_keep_their_own_way(options, monkeypatch):
+    monkeypatch.setattr(branch, "fits", lambda *_: pytest.fail("it must not be asked"))
+    net = network("bireal")
+    surge.compensate_(net, **options)
+    net(torch.randn(2, 3, 7, 7).to(DEVICE)).sum().backward()
+
+
+def test_only_compiled_code_on_a_gpu_uses_it(monkeypatch):
+    monkeypatch.setattr(branch, "ENABLED", True)
+    layer = surge.BinaryConv2d(4, 4, 3, method="bireal")
+    assert not branch.fits(layer, torch.randn(2, 4, 5, 5))
+
+
+@pytest.mark.gpu
+def test_which_layers_fit(monkeypatch):
+    monkeypatch.setattr(branch, "ENABLED", True)
+    monkeypatch.setattr(fused, "compiled", lambda: True)
+    z = torch.randn(2, 96, 8, 8, device="cuda", dtype=torch.bfloat16)
+    layer = surge.BinaryConv2d(96, 96, 3, method="bireal").cuda()
+    assert branch.fits(layer, z) and branch.fits(layer, z.to(memory_format=torch.channels_last))
+    assert not branch.fits(layer, z[:, :, ::2]) and not branch.fits(layer, z.double())
+    assert not branch.fits(layer, z[:0])
+    assert not branch.fits(surge.BinaryConv2d(96, 96, 3, method="irnet").cuda(), z)
+
+
+@pytest.mark.gpu
+def test_results_repeat_bit_for_bit_and_on_another_stream():
+    draw = torch.Generator(device="cuda").manual_seed(0)
+    raw, auxiliary, z = (
+        torch.randn(64, 64, 32, 32, device="cuda", generator=draw).bfloat16() for _ in range(3)
+    )
+    scale = torch.tensor(0.3, device="cuda")
+    expected = meeting.meet(raw, auxiliary, z, scale, 2)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        found = meeting.meet(raw, auxiliary, z, scale, 2)
+    stream.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
