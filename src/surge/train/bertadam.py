@@ -64,7 +64,8 @@ class BertAdam(torch.optim.Optimizer):
             if not self.state[weight]:
                 self.state[weight]["mean"] = torch.zeros_like(weight)
                 self.state[weight]["square"] = torch.zeros_like(weight)
-        gradients = clipped([cast(Tensor, p.grad) for p in weights], group["largest_norm"])
+        gradients = [cast(Tensor, p.grad) for p in weights]
+        clip_(gradients, group["largest_norm"])
         means = [self.state[p]["mean"] for p in weights]
         squares = [self.state[p]["square"] for p in weights]
         first, second = group["betas"]
@@ -103,8 +104,8 @@ class BertAdam(torch.optim.Optimizer):
         return self._late
 
 
-def clipped(gradients: list[Tensor], largest: float) -> list[Tensor]:
-    """Return the gradients, each shortened to a norm by itself where it is longer."""
+def clip_(gradients: list[Tensor], largest: float) -> None:
+    """Shorten each gradient to a norm by itself where it is longer, in place."""
     norms = torch.stack(torch._foreach_norm(gradients))
     factors = (largest / (norms + 1e-6)).clamp(max=1.0)
-    return list(torch._foreach_mul(gradients, list(factors.unbind())))
+    torch._foreach_mul_(gradients, list(factors.unbind()))
