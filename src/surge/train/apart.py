@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,7 @@ def _unreached_by_keys() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    resource_tracker.ensure_running()  # the first process would begin it, and that unblocks keys
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -137,6 +139,7 @@ def _enter(
     pipe: Connection, log: Path, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """Do the work of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _print_into(log)
     try:
         ended = Ended(function(Line(pipe), *args))
