@@ -1,6 +1,7 @@
 """The detector: what it returns, what becomes binary, what it costs, and that it learns."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from tests.detectors import SMALL, scene
 
 pytestmark = pytest.mark.usefixtures("torchvision")
 
+EVERYTHING = replace(SMALL, sampled_anchors=10**6, sampled_regions=10**6)
 LOSSES = {"loss_objectness", "loss_rpn_box_reg", "loss_classifier", "loss_box_reg"}
 
 
@@ -61,10 +63,12 @@ def test_one_look_gives_losses_and_the_maps_that_made_them(detector):
     assert shapes == [(32, 24, 24), (32, 12, 12), (32, 6, 6), (32, 3, 3), (32, 2, 2)]
     assert look.pyramid["0"].requires_grad
     assert look.batch.image_sizes == [(96, 96), (96, 88)]
-    for boxes, scores in zip(look.proposals.boxes, look.proposals.scores, strict=True):
-        assert len(boxes) == len(scores) <= SMALL.proposals
-        assert ((scores >= 0) & (scores <= 1)).all() and (scores.diff() <= 0).all()
-        assert not boxes.requires_grad
+    found = look.proposals
+    assert found.boxes.shape == (2, SMALL.proposals, 4) and not found.boxes.requires_grad
+    assert ((found.scores >= 0) & (found.scores <= 1)).all()
+    assert (found.scores.diff(dim=1) <= 0).all()
+    assert torch.equal(found.valid.sum(dim=1) > 0, torch.tensor([True, True]))
+    assert not found.boxes[~found.valid].any() and not found.scores[~found.valid].any()
 
 
 def test_propose_on_given_maps_is_what_a_look_proposes(detector):
@@ -73,8 +77,7 @@ def test_propose_on_given_maps_is_what_a_look_proposes(detector):
     with torch.no_grad():
         again = detector.propose(*detector.pyramid(images))
         first = detector.look(images).proposals
-    for ours, theirs in zip(again.boxes, first.boxes, strict=True):
-        assert torch.equal(ours, theirs)
+    assert torch.equal(again.boxes, first.boxes) and torch.equal(again.valid, first.valid)
 
 
 def test_detections_do_not_depend_on_the_other_image_of_a_batch(detector):
@@ -145,8 +148,12 @@ def test_losses_and_detections_are_those_of_torchvisions_own_forward(
 ):
     """Sides are multiples of 64: on others torchvision spaces its coarsest anchors unevenly.
 
-    Its box losses are smooth; made L1 for this test, all four must agree.
+    Its box losses are smooth; made L1 for this test, all four must agree. All anchors and regions
+    are taken, of which both would draw others.
     """
+    detector.settings = EVERYTHING
+    for part in (detector.rpn, detector.roi_heads):
+        monkeypatch.setattr(part.fg_bg_sampler, "batch_size_per_image", 10**6)
 
     def l1(values, targets, beta, reduction):
         return torch.nn.functional.l1_loss(values, targets, reduction=reduction)
@@ -188,10 +195,9 @@ def test_bf16_autocast_gives_nearly_the_same_losses(detector):
 
 
 @pytest.mark.gpu
-def test_cuda_gives_the_losses_and_gradients_of_the_cpu(detector, monkeypatch):
+def test_cuda_gives_the_losses_and_gradients_of_the_cpu(detector):
     """All anchors and regions are taken, so that no random choice stands between."""
-    for part in (detector.rpn, detector.roi_heads):
-        monkeypatch.setattr(part.fg_bg_sampler, "batch_size_per_image", 10**6)
+    detector.settings = EVERYTHING
     images, targets = scene()
     exact = detector(images, targets)
     sum(exact.values()).backward()

@@ -18,23 +18,29 @@ pytestmark = pytest.mark.usefixtures("torchvision")
 
 
 def proposals(boxes, scores):
+    most = max(map(len, scores))
+    corners, rated = torch.zeros(len(boxes), most, 4), torch.zeros(len(boxes), most)
+    for image, (some, values) in enumerate(zip(boxes, scores, strict=True)):
+        corners[image, : len(some)] = torch.tensor(some).reshape(-1, 4)
+        rated[image, : len(values)] = torch.tensor(values)
     empty = torch.zeros(0)
-    return Proposals(
-        [torch.tensor(b).float().reshape(-1, 4) for b in boxes],
-        [torch.tensor(s).float() for s in scores],
-        empty,
-        empty,
-        empty,
-    )
+    return Proposals(corners, rated, rated > 0, empty, empty, empty)
 
 
 def test_sure_proposals_are_thinned_out_within_an_image_and_a_detector():
     square, inside, apart = [0, 0, 10, 10], [1, 1, 9, 9], [50, 50, 60, 60]
     teacher = proposals([[square, inside, apart], []], [[0.99, 0.95, 0.9], []])
-    student = proposals([[square, apart], [inside]], [[0.97, 0.5], [0.86]])
+    student = proposals([[square, apart, inside], [inside]], [[0.97, 0.5, 0.4], [0.86]])
     boxes, valid = confident([teacher, student])
     kept = [boxes[image][valid[image]].tolist() for image in range(2)]
     assert kept == [[square, apart, square], [inside]]
+
+
+def test_few_proposals_are_looked_at():
+    many = [[20.0 * n, 0, 20.0 * n + 10, 10] for n in range(70)]
+    found = proposals([many], [[0.99 - n / 1000 for n in range(70)]])
+    _, valid = confident([found, found])
+    assert valid.shape == (1, 128) and valid.all()
 
 
 def test_student_begins_as_its_teacher_around_the_backbone():

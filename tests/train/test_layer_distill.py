@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import surge
+from surge.models.box_targets import Objects
 from surge.train.layer_distill import (
     LayerWatch,
     LayerWeights,
@@ -53,14 +54,26 @@ def test_amplitude_and_weight_loss_equal_numpy():
     assert found == pytest.approx(expected, rel=1e-6)
 
 
+def objects_of(*images):
+    targets = [
+        {"boxes": torch.tensor(boxes).reshape(-1, 4), "labels": torch.ones(len(boxes)).long()}
+        for boxes in images
+    ]
+    return Objects.of(targets)
+
+
 def test_anchors_are_near_with_half_the_best_overlap():
     """Four anchors of 4 pixels side by side."""
     anchors = torch.tensor([[4.0 * i, 0.0, 4.0 * i + 4, 4.0] for i in range(4)])
-    one = torch.tensor([[3.0, 0.0, 8.0, 4.0]])  # overlaps 1/8 with the first, 4/5 with the second
-    assert near_anchors(anchors, one).tolist() == [False, True, False, False]
-    even = torch.tensor([[2.0, 0.0, 6.0, 4.0]])  # both alike
-    assert near_anchors(anchors, even).tolist() == [True, True, False, False]
-    assert not near_anchors(anchors, torch.zeros(0, 4)).any()
+    one = [[3.0, 0.0, 8.0, 4.0]]  # overlaps 1/8 with the first, 4/5 with the second
+    even = [[2.0, 0.0, 6.0, 4.0]]  # both alike
+    found = near_anchors(anchors, objects_of(one, even, [], one + even))
+    assert found.tolist() == [
+        [False, True, False, False],
+        [True, True, False, False],
+        [False, False, False, False],
+        [True, True, False, False],
+    ]
 
 
 def test_masks_of_maps_have_the_places_of_their_near_anchors():
@@ -68,7 +81,7 @@ def test_masks_of_maps_have_the_places_of_their_near_anchors():
     anchors = torch.tensor(
         [[0, 0, 4, 2], [0, 0, 4, 4], [4, 0, 8, 2], [4, 0, 8, 4], [0, 0, 8, 2], [0, 0, 8, 8]]
     ).float()
-    objects = [torch.tensor([[4.0, 0.0, 8.0, 4.0]]), torch.zeros(0, 4)]
+    objects = objects_of([[4.0, 0.0, 8.0, 4.0]], [])
     fine, coarse = near_masks(anchors, objects, [(1, 2), (1, 1)])
     assert fine.tolist() == [[[0, 1]], [[0, 0]]] and coarse.tolist() == [[[0]], [[0]]]
 

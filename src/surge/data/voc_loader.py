@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from surge.data.integrity import DamagedDataError
 from surge.data.loader import ResidentLoader
 from surge.data.pictures import CORRUPT, CorruptCount, as_tensor, read_picture, worker_count
 from surge.data.plan import EpochPlan, epoch_plan
+from surge.data.resizing import filters, resized
 from surge.data.voc import BoxSet
 from surge.errors import ConfigError
+from surge.models.pyramid import Batch, padded
 
 Scale = tuple[int, int]
 """Most pixels of the longer and of the shorter side."""
@@ -101,9 +102,9 @@ def decode(files: BoxSet) -> DecodedSet:
 class BoxLoader(ResidentLoader):
     """Batches of images with boxes; a batch's labels are the places of its images in the set.
 
-    ``fetch`` returns ((images, targets), places): images ``[3, H, W]`` in a list, of different
-    sizes, and per image the boxes in its pixels. The plan stays on the CPU, where sizes are needed;
-    pixels live on the device unless there are very many.
+    ``fetch`` returns ((images, targets), places): a padded batch of images, and per image the boxes
+    in its pixels. The plan stays on the CPU, where sizes are needed; pixels live on the device
+    unless there are very many. A batch is made as a whole, and takes one copy to the device.
     """
 
     def __init__(
@@ -132,9 +133,14 @@ class BoxLoader(ResidentLoader):
         self.device = torch.device(device)
         self.classes = dataset.classes
         self.files = dataset.files
-        few = sum(picture.numel() for picture in dataset.pixels) <= ON_DEVICE
-        self.pixels = [p.to(self.device) if few else p for p in dataset.pixels]
+        self.pixels = dataset.pixels
+        width, height = (max(side) for side in zip(*self.files.sizes, strict=True))
+        few = 3 * width * height * len(dataset) <= ON_DEVICE
+        self._resident = stacked(self.pixels).to(self.device) if few else None
         self._scale, self._shift = dataset.files.normalization.constants(self.device)
+        easy = [~difficult for difficult in self.files.difficult]
+        self._boxes = [b[kept] for b, kept in zip(self.files.boxes, easy, strict=True)]
+        self._labels = [b[kept] for b, kept in zip(self.files.labels, easy, strict=True)]
 
     def plan(self, epoch: int) -> EpochPlan:
         """Return order, scales and mirroring of an epoch, on the CPU."""
@@ -145,41 +151,87 @@ class BoxLoader(ResidentLoader):
         return EpochPlan(plan.permutation % self._images, scales, flips)
 
     def fetch(self, plan: EpochPlan) -> tuple[Any, Tensor]:
-        """Make the batch for a part of a plan; only boxes travel to the device."""
-        images, targets = [], []
-        for place, scale, flip in zip(
-            plan.permutation.tolist(), plan.offsets[:, 0].tolist(), plan.flips.tolist(), strict=True
-        ):
-            size = fitted(self.files.sizes[place], self.scales[scale])
-            images.append(self._shaped(self.pixels[place], size, mirrored=flip))
-            targets.append(self._target(place, size, mirrored=flip))
-        sections = [len(target["labels"]) for target in targets]
-        boxes = torch.cat([target["boxes"] for target in targets]).to(self.device)
-        labels = torch.cat([target["labels"] for target in targets]).to(self.device)
-        parts = zip(torch.split(boxes, sections), torch.split(labels, sections), strict=True)
-        there = [{"boxes": b, "labels": label} for b, label in parts]
-        return (images, there), plan.permutation.to(self.device)
+        """Make the batch for a part of a plan; what is decided here travels there in one piece."""
+        places, scales = plan.permutation.tolist(), plan.offsets[:, 0].tolist()
+        sizes = [
+            fitted(self.files.sizes[place], self.scales[scale])
+            for place, scale in zip(places, scales, strict=True)
+        ]
+        flips = plan.flips.tolist()
+        shapes = [
+            (place, *self.files.sizes[place], *size, flip)
+            for place, size, flip in zip(places, sizes, flips, strict=True)
+        ]
+        counts = [len(self._labels[place]) for place in places]
+        boxes = self._moved_boxes(places, sizes, flips, counts)
+        labels = torch.cat([self._labels[place] for place in places])
+        flat = torch.cat(
+            [torch.tensor(shapes).double().flatten(), boxes.double().flatten(), labels]
+        )
+        there = flat.to(self.device, non_blocking=True)
+        ends = [len(shapes) * 6, 4 * len(labels), len(labels)]
+        numbers, corners, kinds = torch.split(there, ends)
+        order, *sides = numbers.view(-1, 6).long().unbind(dim=1)
+        images = self._shaped(places, order, sides, sizes)
+        parts = zip(
+            torch.split(corners.view(-1, 4).float(), counts),
+            torch.split(kinds.long(), counts),
+            strict=True,
+        )
+        return (images, [{"boxes": b, "labels": kind} for b, kind in parts]), order
 
-    def _shaped(self, pixels: Tensor, size: tuple[int, int], *, mirrored: bool) -> Tensor:
-        image = pixels[None].to(self.device).float()
-        if (pixels.shape[2], pixels.shape[1]) != size:
-            image = F.interpolate(
-                image, size=size[::-1], mode="bilinear", align_corners=False, antialias=True
-            )
-        image = image[0].flip(2) if mirrored else image[0]
-        return (image * self._scale + self._shift).to(self.dtype)
+    def _shaped(
+        self, places: list[int], order: Tensor, sides: list[Tensor], sizes: list[tuple[int, int]]
+    ) -> Batch:
+        """Return the images of a batch, resized, mirrored and normalised."""
+        if self._resident is None:
+            pixels = stacked([self.pixels[place] for place in places]).to(self.device)
+        else:
+            pixels = self._resident.index_select(0, order)
+        old_width, old_height, width, height, mirrored = sides
+        wide, high = (padded(max(side)) for side in zip(*sizes, strict=True))
+        upright = torch.zeros_like(mirrored)
+        columns = filters(old_width, width, pixels.shape[3], wide, mirrored > 0, self.dtype)
+        rows = filters(old_height, height, pixels.shape[2], high, upright > 0, self.dtype)
+        # Of the padding a filter takes nothing, and its sum is zero: so is the shift there.
+        inside = (rows.sum(dim=2)[:, :, None] * columns.sum(dim=2)[:, None]).round()[:, None]
+        images = resized(pixels.to(self.dtype), rows, columns) * self._scale + self._shift * inside
+        return Batch(images, [(size[1], size[0]) for size in sizes])
 
-    def _target(self, place: int, size: tuple[int, int], *, mirrored: bool) -> dict[str, Tensor]:
-        easy = ~self.files.difficult[place]
-        boxes = self.files.boxes[place][easy] * self.factors(place, size)
-        if mirrored:
-            boxes = torch.stack(
-                [size[0] - boxes[:, 2], boxes[:, 1], size[0] - boxes[:, 0], boxes[:, 3]], dim=1
-            )
-        return {"boxes": boxes, "labels": self.files.labels[place][easy]}
+    def _moved_boxes(
+        self,
+        places: list[int],
+        sizes: list[tuple[int, int]],
+        flips: list[bool],
+        counts: list[int],
+    ) -> Tensor:
+        """Return the boxes of all images of a batch in their new pixels, one after the other."""
+        owner = torch.tensor([n for n, count in enumerate(counts) for _ in range(count)]).long()
+        pairs = zip(places, sizes, strict=True)
+        factors = torch.tensor(
+            [_ratios(self.files.sizes[place], size) for place, size in pairs], dtype=torch.float32
+        )
+        boxes = torch.cat([self._boxes[place] for place in places]) * factors[owner]
+        width = torch.tensor([size[0] for size in sizes])[owner]
+        turned = torch.stack(
+            [width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], dim=1
+        )
+        return torch.where(torch.tensor(flips)[owner][:, None], turned, boxes)
 
-    def factors(self, place: int, size: tuple[int, int] | None = None) -> Tensor:
-        """Return by what boxes of an image are multiplied, ``[4]``; by default as in a test."""
+    def factors(self, place: int) -> Tensor:
+        """Return by what boxes of an image are multiplied in a test, ``[4]``."""
         old = self.files.sizes[place]
-        new = size or fitted(old, self.scales[0])
-        return torch.tensor([new[0] / old[0], new[1] / old[1]] * 2, dtype=torch.float32)
+        return torch.tensor(_ratios(old, fitted(old, self.scales[0])), dtype=torch.float32)
+
+
+def _ratios(old: tuple[int, int], new: tuple[int, int]) -> list[float]:
+    return [new[0] / old[0], new[1] / old[1]] * 2
+
+
+def stacked(pictures: Sequence[Tensor]) -> Tensor:
+    """Return pictures ``[3, H, W]`` as one tensor, with zeros where one is smaller than others."""
+    height, width = (max(picture.shape[axis] for picture in pictures) for axis in (1, 2))
+    together = pictures[0].new_zeros(len(pictures), 3, height, width)
+    for place, picture in zip(together, pictures, strict=True):
+        place[:, : picture.shape[1], : picture.shape[2]] = picture
+    return together

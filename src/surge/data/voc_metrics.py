@@ -69,22 +69,33 @@ def average_precision(
     """
     if style not in ("07", "area"):
         raise ConfigError(f'style={style!r} is not known. Accepted: "07", "area".')
+    return both_precisions(detections, truths, classes)[style == "area"]
+
+
+def both_precisions(
+    detections: Sequence[Mapping[str, Any]], truths: Sequence[Mapping[str, Any]], classes: int
+) -> tuple[Precision, Precision]:
+    """Return :func:`average_precision` by eleven points, and by the area."""
     if len(detections) != len(truths):
         raise ConfigError(f"{len(detections)} images with detections, {len(truths)} with truths.")
     table = _Matches(detections, truths)
-    average = eleven_points if style == "07" else area
     values = []
     for label in range(1, classes + 1):
         count = int(((table.objects == label) & ~table.difficult).sum())
         if not count:
-            values.append(float("nan"))
+            values.append((float("nan"), float("nan")))
             continue
         right, wrong = table.judged(label)
         hits, misses = np.cumsum(right), np.cumsum(wrong)
         precision = hits / np.maximum(hits + misses, 1)
-        values.append(average(hits / count, precision))
+        values.append((eleven_points(hits / count, precision), area(hits / count, precision)))
+    eleven, areas = (tuple(pair[kind] for pair in values) for kind in (0, 1))
+    return _mean(eleven), _mean(areas)
+
+
+def _mean(values: tuple[float, ...]) -> Precision:
     counted = [value for value in values if not np.isnan(value)]
-    return Precision(float(np.mean(counted)) if counted else float("nan"), tuple(values))
+    return Precision(float(np.mean(counted)) if counted else float("nan"), values)
 
 
 class _Matches:

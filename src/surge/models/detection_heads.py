@@ -8,6 +8,9 @@ from torch import Tensor, nn
 
 from surge.models.parts import check_option
 
+NONE = -100
+"""A label that cross entropy leaves out."""
+
 
 def _activation(name: str, channels: int) -> nn.Module:
     check_option("activation", name, ("prelu", "relu"))
@@ -73,43 +76,54 @@ class RegionPredictor(nn.Module):
 
 
 def proposal_losses(
-    objectness: Tensor, deltas: Tensor, labels: Tensor, targets: Tensor, sampled: Tensor
+    objectness: Tensor, deltas: Tensor, positive: Tensor, targets: Tensor, counted: Tensor
 ) -> dict[str, Tensor]:
-    """Return cross entropy of the sampled anchors and L1 of those on objects.
+    """Return cross entropy of the drawn anchors and L1 of those on objects.
 
     Args:
-        objectness: logits ``[A]`` of all anchors of the batch.
-        deltas: ``[A, 4]``.
-        labels: 1 on an object, 0 on background, -1 between.
-        targets: the deltas that would be right, ``[A, 4]``.
-        sampled: indices of the anchors that count.
+        objectness: logits ``[N, K]``.
+        deltas: ``[N, K, 4]``.
+        positive: which are on an object, ``[N, K]``.
+        targets: the deltas that would be right there, ``[N, K, 4]``.
+        counted: which of all count.
     """
-    positive = sampled[labels[sampled] > 0]
-    box = F.l1_loss(deltas[positive], targets[positive], reduction="sum")
+    count = counted.sum().clamp(min=1)
+    on = positive & counted
+    entropy = F.binary_cross_entropy_with_logits(
+        objectness, on.to(objectness.dtype), weight=counted.to(objectness.dtype), reduction="sum"
+    )
     return {
-        "loss_objectness": F.binary_cross_entropy_with_logits(objectness[sampled], labels[sampled]),
-        "loss_rpn_box_reg": box / max(sampled.numel(), 1),
+        "loss_objectness": entropy / count,
+        "loss_rpn_box_reg": _distance(deltas, targets, on) / count,
     }
 
 
 def region_losses(
-    scores: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor
+    scores: Tensor, boxes: Tensor, labels: Tensor, targets: Tensor, counted: Tensor
 ) -> dict[str, Tensor]:
-    """Return cross entropy of all regions and L1 of the boxes of those on objects.
+    """Return cross entropy of the drawn regions and L1 of the boxes of those on objects.
 
     Args:
         scores: logits ``[K, classes + 1]``.
         boxes: deltas ``[K, 4 * (classes + 1)]``.
         labels: int64 ``[K]``, 0 the background.
         targets: the deltas that would be right, ``[K, 4]``.
+        counted: which of all count, ``[K]``.
     """
-    positive = (labels > 0).nonzero().flatten()
-    chosen = boxes.view(len(boxes), -1, 4)[positive, labels[positive]]
-    box = F.l1_loss(chosen, targets[positive], reduction="sum")
+    count = counted.sum().clamp(min=1)
+    own = labels[:, None, None].expand(-1, 1, 4)
+    moves = boxes.view(len(boxes), -1, 4).gather(1, own)[:, 0]
+    entropy = F.cross_entropy(scores, torch.where(counted, labels, NONE), reduction="sum")
     return {
-        "loss_classifier": F.cross_entropy(scores, labels),
-        "loss_box_reg": box / max(labels.numel(), 1),
+        "loss_classifier": entropy / count,
+        "loss_box_reg": _distance(moves, targets, counted & (labels > 0)) / count,
     }
+
+
+def _distance(deltas: Tensor, targets: Tensor, on: Tensor) -> Tensor:
+    """Return the sum of absolute differences where there is an object; elsewhere is no target."""
+    ours, right = (torch.where(on[..., None], values, 0.0) for values in (deltas, targets))
+    return F.l1_loss(ours, right, reduction="sum")
 
 
 def flat_predictions(

@@ -15,25 +15,37 @@ every class has a box of its own, the background included, as torchvision has it
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
 from surge.models.backbone import BackboneReport, load_backbone_
+from surge.models.box_targets import (
+    REGION_WEIGHTS,
+    Objects,
+    Target,
+    anchors_to_learn,
+    objects_of,
+    regions_to_learn,
+)
+from surge.models.boxes import chosen, clipped, decoded
 from surge.models.detection_heads import flat_predictions, proposal_losses, region_losses
+from surge.models.detections import Detections, detected, pooled
 from surge.models.detector_parts import (
-    Batch,
+    REGION,
     DetectorSettings,
     Look,
     Proposals,
-    Target,
+    anchors_of,
     assemble,
+    corners,
+    proposed,
 )
 from surge.models.imagenet import reactnet_resnet18
 from surge.models.parts import check_classes, check_option
 from surge.models.plain_resnet import resnet18
 from surge.models.pyramid import (
     STRIDES,
+    Batch,
     Body,
     FeaturePyramid,
     PyramidBackbone,
@@ -118,108 +130,99 @@ class Detector(nn.Module):
         return self
 
     def forward(
-        self, images: Sequence[Tensor], targets: Sequence[Target] | None = None
+        self, images: Sequence[Tensor] | Batch, targets: Sequence[Target] | None = None
     ) -> dict[str, Tensor] | list[dict[str, Tensor]]:
         """Return losses in training, else detections in pixels of the images given.
 
         Args:
-            images: normalised, ``[3, H, W]`` each; they are padded here.
+            images: normalised, ``[3, H, W]`` each; they are padded here, if they are not yet.
             targets: what is in them; needed in training.
         """
         look = self.look(images, targets)
-        return look.losses if self.training else look.detections
+        return look.losses if look.found is None else look.found.listed()
 
-    def look(self, images: Sequence[Tensor], targets: Sequence[Target] | None = None) -> Look:
+    def look(
+        self, images: Sequence[Tensor] | Batch, targets: Sequence[Target] | None = None
+    ) -> Look:
         """Return all that :meth:`forward` computes on its way: for distillation, in one pass."""
         batch, pyramid = self.pyramid(images)
         proposals = self.propose(batch, pyramid)
         if not self.training:
-            return Look(batch, pyramid, proposals, {}, self._detect(batch, pyramid, proposals))
-        losses = self._losses(pyramid, proposals, batch, self._checked(targets, len(images)))
+            return Look(batch, pyramid, proposals, found=self._detect(batch, pyramid, proposals))
+        losses = self._losses(pyramid, proposals, objects_of(targets, len(batch)))
         return Look(batch, pyramid, proposals, {n: self.loss_weight * v for n, v in losses.items()})
 
-    def pyramid(self, images: Sequence[Tensor]) -> tuple[Batch, dict[str, Tensor]]:
+    def pyramid(self, images: Sequence[Tensor] | Batch) -> tuple[Batch, dict[str, Tensor]]:
         """Return the padded batch and its five maps."""
-        batch = Batch(pad_together(images), [(i.shape[1], i.shape[2]) for i in images])
+        batch = pad_together(images)
         return batch, self.backbone(batch.tensors)
 
     def propose(self, batch: Batch, pyramid: Mapping[str, Tensor]) -> Proposals:
         """Return the proposals on maps that :meth:`pyramid` made; nothing is computed twice."""
         maps = list(pyramid.values())
         objectness, deltas = flat_predictions(*self.rpn.head(maps))
-        sizes = [values.shape[2:] for values in maps]
-        generator = self.rpn.anchor_generator
-        generator.set_cell_anchors(torch.float32, maps[0].device)
-        levels = generator.grid_anchors(sizes, [(stride, stride) for stride in STRIDES])
-        anchors: Tensor = torch.cat(levels)
-        count = len(batch.image_sizes)
-        with torch.no_grad():
-            moved = self.rpn.box_coder.decode(deltas.flatten(0, 1), [anchors] * count)
-            boxes, scores = self.rpn.filter_proposals(
-                moved.view(count, -1, 4),
-                objectness.flatten(),
-                batch.image_sizes,
-                [len(level) for level in levels],
-            )
-        return Proposals(boxes, scores, objectness, deltas, anchors)
+        shapes = tuple((values.shape[2], values.shape[3]) for values in maps)
+        anchors, counts = anchors_of(shapes, maps[0].device)
+        settings = self.settings
+        found = proposed(
+            objectness,
+            deltas,
+            anchors,
+            counts,
+            corners(batch),
+            candidates=settings.candidates[0 if self.training else 1],
+            overlap=settings.proposal_nms,
+            most=settings.proposals,
+        )
+        return Proposals(*found, objectness, deltas, anchors)
 
     def _losses(
         self,
         pyramid: dict[str, Tensor],
         proposals: Proposals,
-        batch: Batch,
-        targets: list[dict[str, Tensor]],
+        objects: Objects,
     ) -> dict[str, Tensor]:
-        anchors = [proposals.anchors] * len(targets)
-        labels, matched = self.rpn.assign_targets_to_anchors(anchors, targets)
-        moves = torch.cat(self.rpn.box_coder.encode(matched, anchors))
-        chosen = torch.cat([p | n for p, n in zip(*self.rpn.fg_bg_sampler(labels), strict=True)])
+        settings = self.settings
+        places, positive, moves, counted = anchors_to_learn(
+            proposals.anchors, objects, settings.sampled_anchors
+        )
         losses = proposal_losses(
-            proposals.objectness.flatten(),
-            proposals.deltas.flatten(0, 1),
-            torch.cat(labels),
+            chosen(proposals.objectness, places),
+            chosen(proposals.deltas, places),
+            positive,
             moves,
-            chosen.nonzero().flatten(),
+            counted,
         )
-        heads = self.roi_heads
-        with torch.no_grad():
-            regions, _, kinds, moves = heads.select_training_samples(proposals.boxes, targets)
-        scores, boxes = self._second(pyramid, regions, batch)
-        return losses | region_losses(scores, boxes, torch.cat(kinds), torch.cat(moves))
-
-    def _detect(
-        self, batch: Batch, pyramid: dict[str, Tensor], proposals: Proposals
-    ) -> list[dict[str, Tensor]]:
-        scores, boxes = self._second(pyramid, proposals.boxes, batch)
-        found = self.roi_heads.postprocess_detections(
-            scores, boxes, proposals.boxes, batch.image_sizes
+        regions, labels, moves, counted = regions_to_learn(
+            proposals.boxes, proposals.valid, objects, settings.sampled_regions
         )
-        return [
-            {"boxes": b, "labels": label, "scores": s} for b, s, label in zip(*found, strict=True)
-        ]
+        scores, boxes = self._second(pyramid, regions)
+        return losses | region_losses(
+            scores, boxes, labels.flatten(), moves.flatten(0, 1), counted.flatten()
+        )
 
-    def _second(
-        self, pyramid: dict[str, Tensor], regions: list[Tensor], batch: Batch
-    ) -> tuple[Tensor, Tensor]:
+    def _detect(self, batch: Batch, pyramid: dict[str, Tensor], proposals: Proposals) -> Detections:
+        scores, deltas = self._second(pyramid, proposals.boxes)
+        shape = (*proposals.scores.shape, self.classes + 1)
+        # Label 0 is the background.
+        moves = deltas.view(*shape, 4)[:, :, 1:]
+        boxes = decoded(moves, proposals.boxes[:, :, None], REGION_WEIGHTS)
+        settings = self.settings
+        return detected(
+            scores.softmax(dim=-1).view(shape)[:, :, 1:],
+            clipped(boxes, corners(batch)[:, None]),
+            proposals.valid,
+            least=settings.score,
+            overlap=settings.nms,
+            most=settings.detections,
+        )
+
+    def _second(self, pyramid: dict[str, Tensor], regions: Tensor) -> tuple[Tensor, Tensor]:
         heads = self.roi_heads
-        pooled = heads.box_roi_pool(pyramid, regions, batch.image_sizes)
-        scores, boxes = heads.box_predictor(heads.box_head(pooled))
+        maps = [pyramid[str(level)] for level in range(4)]
+        seen = pooled(maps, regions, STRIDES[:4], REGION)
+        scores, boxes = heads.box_predictor(heads.box_head(seen))
         return scores.float(), boxes.float()
-
-    def _checked(self, targets: Sequence[Target] | None, count: int) -> list[dict[str, Tensor]]:
-        if targets is None or len(targets) != count:
-            got = "none" if targets is None else str(len(targets))
-            raise ConfigError(
-                f"In training a detector needs a target for each image: {count} "
-                f"images, targets: {got}."
-            )
-        for target in targets:
-            if target["boxes"].shape != (len(target["labels"]), 4):
-                raise ConfigError(
-                    f"A target needs boxes [n, 4] and labels [n]; got "
-                    f"{tuple(target['boxes'].shape)} and {tuple(target['labels'].shape)}."
-                )
-        return [dict(target) for target in targets]
 
 
 def reactnet_detector(

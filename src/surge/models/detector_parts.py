@@ -1,24 +1,35 @@
 """What a detector is made of: its numbers, what a forward pass gives, torchvision's parts."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
+from surge.models.box_targets import (
+    ANCHOR_OVERLAPS,
+    ANCHOR_SHARE,
+    ANCHOR_WEIGHTS,
+    REGION_OVERLAP,
+    REGION_SHARE,
+)
+from surge.models.boxes import chosen, clipped, decoded, large, thinned_levels
 from surge.models.detection_heads import ProposalHead, RegionHead, RegionPredictor
-from surge.models.pyramid import STRIDES, PyramidBackbone
+from surge.models.detections import Detections
+from surge.models.pyramid import STRIDES, Batch, PyramidBackbone
 from surge.models.vision_ops import vision
 
-Target = Mapping[str, Tensor]
-"""``boxes`` float ``[n, 4]`` (x1, y1, x2, y2 in pixels), ``labels`` int64 ``[n]`` from 1 on."""
 RATIOS = (0.5, 1.0, 2.0)
 """Heights over widths of the anchors."""
 ANCHOR_SCALE = 8
 """Side of a square anchor in pixels of its map."""
 REGION = 7
 """Side of a pooled region."""
+LEAST_SIDE = 1e-3
+"""Least side of a proposal."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +65,15 @@ class DetectorSettings:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """Images of one size, and how large each is without its padding."""
-
-    tensors: Tensor
-    """``[N, 3, H, W]``."""
-    image_sizes: list[tuple[int, int]]
-    """(height, width) of each."""
-
-
-@dataclass(frozen=True, eq=False)
 class Proposals:
     """What the first head says."""
 
-    boxes: list[Tensor]
-    """Per image ``[n, 4]``, best first, without gradient."""
-    scores: list[Tensor]
-    """Per image ``[n]`` in [0, 1], without gradient."""
+    boxes: Tensor
+    """``[N, P, 4]``, best first, without gradient."""
+    scores: Tensor
+    """``[N, P]`` in [0, 1], without gradient."""
+    valid: Tensor
+    """``[N, P]``: which of them are no padding; that comes last, and is zero."""
     objectness: Tensor
     """Logits ``[N, A]`` of all anchors, with gradient."""
     deltas: Tensor
@@ -89,8 +92,68 @@ class Look:
     proposals: Proposals
     losses: dict[str, Tensor] = field(default_factory=dict)
     """In training: four by name, weighted."""
-    detections: list[dict[str, Tensor]] = field(default_factory=list)
-    """In eval mode: per image ``boxes``, ``labels`` and ``scores``, best first."""
+    found: Detections | None = None
+    """In eval mode: what is in the images."""
+
+
+def _anchor_generator() -> Any:
+    sizes = tuple((ANCHOR_SCALE * stride,) for stride in STRIDES)
+    return vision().models.detection.rpn.AnchorGenerator(sizes, (RATIOS,) * len(sizes))
+
+
+@lru_cache(maxsize=64)
+def anchors_of(
+    shapes: tuple[tuple[int, int], ...], device: torch.device
+) -> tuple[Tensor, tuple[int, ...]]:
+    """Return the anchors ``[A, 4]`` of maps of these shapes, and how many are on each."""
+    generator = _anchor_generator()
+    generator.set_cell_anchors(torch.float32, device)
+    levels = generator.grid_anchors(shapes, [(stride, stride) for stride in STRIDES])
+    return torch.cat(levels), tuple(len(level) for level in levels)
+
+
+def corners(batch: Batch) -> Tensor:
+    """Return the lower right corner of every image twice, ``[N, 1, 4]``."""
+    sides = [[[width, height] * 2] for height, width in batch.image_sizes]
+    return torch.tensor(sides, dtype=torch.float32).to(batch.tensors.device, non_blocking=True)
+
+
+@torch.no_grad()
+def proposed(
+    objectness: Tensor,
+    deltas: Tensor,
+    anchors: Tensor,
+    counts: Sequence[int],
+    corner: Tensor,
+    *,
+    candidates: int,
+    overlap: float,
+    most: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return boxes, scores and which are there: the best of every map, thinned out within it.
+
+    Args:
+        objectness: logits ``[N, A]``.
+        deltas: ``[N, A, 4]``.
+        anchors: ``[A, 4]``.
+        counts: anchors of each map.
+        corner: of :func:`corners`.
+        candidates: most anchors of a map.
+        overlap: largest one of two proposals.
+        most: proposals of an image.
+    """
+    taken = [min(candidates, count) for count in counts]
+    before = [sum(counts[:level]) for level in range(len(counts))]
+    levels = zip(torch.split(objectness, list(counts), 1), taken, before, strict=True)
+    places = torch.cat([logits.topk(k, dim=1).indices + n for logits, k, n in levels], dim=1)
+    scores = chosen(objectness, places).sigmoid()
+    boxes = clipped(decoded(chosen(deltas, places), anchors[places], ANCHOR_WEIGHTS), corner)
+    standing = thinned_levels(boxes, large(boxes, LEAST_SIDE), taken, overlap)
+    rated = torch.where(standing, scores, -1.0)
+    best, order = rated.sort(dim=1, descending=True, stable=True)
+    best, order = best[:, :most], order[:, :most]
+    valid = best >= 0
+    return torch.where(valid[..., None], chosen(boxes, order), 0.0), best.clamp(min=0), valid
 
 
 def assemble(
@@ -109,30 +172,29 @@ def assemble(
     # It would guess both from the first batch it meets, and from small images wrongly.
     pool.scales = [1 / stride for stride in STRIDES[:4]]
     pool.map_levels = package.ops.poolers.initLevelMapper(2, 5)
-    sizes = tuple((ANCHOR_SCALE * stride,) for stride in STRIDES)
     return detection.FasterRCNN(
         backbone,
-        rpn_anchor_generator=detection.rpn.AnchorGenerator(sizes, (RATIOS,) * len(sizes)),
+        rpn_anchor_generator=_anchor_generator(),
         rpn_head=ProposalHead(channels, len(RATIOS), activation),
         rpn_pre_nms_top_n_train=settings.candidates[0],
         rpn_pre_nms_top_n_test=settings.candidates[1],
         rpn_post_nms_top_n_train=settings.proposals,
         rpn_post_nms_top_n_test=settings.proposals,
         rpn_nms_thresh=settings.proposal_nms,
-        rpn_fg_iou_thresh=0.7,
-        rpn_bg_iou_thresh=0.3,
+        rpn_fg_iou_thresh=ANCHOR_OVERLAPS[0],
+        rpn_bg_iou_thresh=ANCHOR_OVERLAPS[1],
         rpn_batch_size_per_image=settings.sampled_anchors,
-        rpn_positive_fraction=0.5,
+        rpn_positive_fraction=ANCHOR_SHARE,
         box_roi_pool=pool,
         box_head=RegionHead(channels * REGION**2, settings.hidden, linear_activation),
         box_predictor=RegionPredictor(settings.hidden, classes),
         box_score_thresh=settings.score,
         box_nms_thresh=settings.nms,
         box_detections_per_img=settings.detections,
-        box_fg_iou_thresh=0.5,
-        box_bg_iou_thresh=0.5,
+        box_fg_iou_thresh=REGION_OVERLAP,
+        box_bg_iou_thresh=REGION_OVERLAP,
         box_batch_size_per_image=settings.sampled_regions,
-        box_positive_fraction=0.25,
+        box_positive_fraction=REGION_SHARE,
     )
 
 

@@ -1,7 +1,8 @@
 """From a batch of images to five feature maps: a ResNet-18 and its feature pyramid."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -20,23 +21,52 @@ MULTIPLE = 32
 Body = BiRealResNet | PlainResNet
 
 
-def pad_together(images: Sequence[Tensor]) -> Tensor:
-    """Return images ``[3, H, W]`` as one batch, padded with zeros at the right and the bottom.
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Images of one size, and how large each is without its padding; a sequence of images."""
+
+    tensors: Tensor
+    """``[N, 3, H, W]``, sides multiples of 32, zeros at the right and the bottom."""
+    image_sizes: list[tuple[int, int]]
+    """(height, width) of each."""
+
+    def __len__(self) -> int:
+        return len(self.image_sizes)
+
+    def __getitem__(self, place: int) -> Tensor:
+        height, width = self.image_sizes[place]
+        return self.tensors[place, :, :height, :width]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[place] for place in range(len(self)))
+
+
+def padded(side: int) -> int:
+    """Return the length to which a side is padded.
+
+    >>> padded(33)
+    64
+    """
+    return -(-side // MULTIPLE) * MULTIPLE
+
+
+def pad_together(images: Sequence[Tensor] | Batch) -> Batch:
+    """Return images ``[3, H, W]`` as one batch; one that is a batch already stays as it is.
 
     >>> from torch import ones
-    >>> pad_together([ones(3, 40, 60), ones(3, 33, 64)]).shape
+    >>> pad_together([ones(3, 40, 60), ones(3, 33, 64)]).tensors.shape
     torch.Size([2, 3, 64, 64])
     """
+    if isinstance(images, Batch):
+        return images
     if not images or any(image.dim() != 3 for image in images):
         shapes = ", ".join(str(tuple(image.shape)) for image in images) or "none"
         raise ConfigError(f"A detector takes a list of images [3, height, width]; got {shapes}.")
-    height, width = (
-        -(-max(image.shape[axis] for image in images) // MULTIPLE) * MULTIPLE for axis in (1, 2)
-    )
+    height, width = (padded(max(image.shape[axis] for image in images)) for axis in (1, 2))
     batch = images[0].new_zeros(len(images), images[0].shape[0], height, width)
     for place, image in zip(batch, images, strict=True):
         place[:, : image.shape[1], : image.shape[2]].copy_(image)
-    return batch
+    return Batch(batch, [(image.shape[1], image.shape[2]) for image in images])
 
 
 def without_head(body: Body) -> Body:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from surge.errors import MissingDependencyError
+from surge.models.boxes import overlaps
 
 SCHEMAS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -89,15 +90,6 @@ def _define() -> None:
         library.impl("nms", nms, key)
     library.impl("roi_align", roi_align, "CompositeImplicitAutograd")
     _defined.append(library)
-
-
-def overlaps(ours: Tensor, others: Tensor) -> Tensor:
-    """Return ``[n, m]``: intersection over union of boxes ``[n, 4]`` and ``[m, 4]``."""
-    low = torch.maximum(ours[:, None, :2], others[None, :, :2])
-    high = torch.minimum(ours[:, None, 2:], others[None, :, 2:])
-    shared = (high - low).clamp(min=0).prod(dim=2)
-    areas = [(b[:, 2] - b[:, 0]) * (b[:, 3] - b[:, 1]) for b in (ours, others)]
-    return shared / (areas[0][:, None] + areas[1] - shared)
 
 
 def nms(boxes: Tensor, scores: Tensor, threshold: float) -> Tensor:

@@ -10,8 +10,9 @@ from surge.compensation import Compensation
 from surge.data import EpochPlan, ResidentLoader
 from surge.data.voc import load_voc
 from surge.data.voc_loader import BoxLoader, DecodedSet, decode, scale_of
-from surge.data.voc_metrics import Precision, average_precision
+from surge.data.voc_metrics import Precision, both_precisions
 from surge.errors import ConfigError
+from surge.models.detections import Detections
 from surge.models.detector import Detector
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train.detect_build import build_detector, build_teacher
@@ -32,35 +33,32 @@ class DetectionTest(TestStep):
         """Begin without detections."""
         super().__init__(model, loader, spec)
         self.boxes = loader
-        self.found: dict[int, dict[str, Tensor]] = {}
+        self.found: list[tuple[list[int], Detections]] = []
 
     def __call__(self, part: EpochPlan) -> None:
-        """Keep the detections of one batch; the model must be in eval mode."""
+        """Keep the detections of one batch on the device; the model must be in eval mode."""
         (images, _), _ = self.loader.fetch(part)
         kind, low = self.loader.device.type, self.dtype == torch.bfloat16
+        assert isinstance(self.model, Detector)
         with torch.no_grad(), torch.autocast(kind, dtype=torch.bfloat16, enabled=low):
-            detections = self.model(images)
-        self.found.update(zip(part.permutation.tolist(), detections, strict=True))
+            found = self.model.look(images).found
+        assert found is not None
+        self.found.append((part.permutation.tolist(), found))
 
     def detections(self) -> list[dict[str, Tensor]]:
         """Return what was found since the last call, image by image, in pixels of the files."""
-        found, self.found = self.found, {}
-        return [
-            {
-                "boxes": found[place]["boxes"].float().cpu() / self.boxes.factors(place),
-                "labels": found[place]["labels"].cpu(),
-                "scores": found[place]["scores"].float().cpu(),
-            }
-            for place in range(len(self.boxes.files))
-        ]
+        found, self.found = self.found, []
+        listed = {}
+        for places, batch in found:
+            for place, one in zip(places, batch.cpu().listed(), strict=True):
+                listed[place] = {**one, "boxes": one["boxes"] / self.boxes.factors(place)}
+        return [listed[place] for place in range(len(self.boxes.files))]
 
     def precisions(self) -> tuple[Precision, Precision]:
         """Return the precisions of VOC2007, and those of the later years."""
         files = self.boxes.files
         truths = [files.truth(place) for place in range(len(files))]
-        found, count = self.detections(), len(files.classes)
-        eleven = average_precision(found, truths, count, style="07")
-        return eleven, average_precision(found, truths, count, style="area")
+        return both_precisions(self.detections(), truths, len(files.classes))
 
     def verdict(self, metric: str) -> Verdict:
         """Return the mean of the former, and that of the latter beside it."""

@@ -56,13 +56,13 @@ def patch_dispersion(features: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     of a softmax is 1 / A, so that with sums S_k of exp(k f) over the patch d is
     1 / (A S_2 / S_1^2 - 1): two sums over boxes, which two small products give for all of them.
     """
-    lifted = features.float()
+    lifted = features.to(torch.promote_types(features.dtype, torch.float32))
     lifted = (lifted - lifted.amax(dim=(2, 3), keepdim=True)).exp()
     down, across = rows.to(lifted.dtype), columns.to(lifted.dtype)
 
     def summed(values: Tensor) -> Tensor:
-        lines = torch.einsum("nchw,npw->nchp", values, across)
-        return torch.einsum("nchp,nph->npc", lines, down)
+        lines = (values.flatten(1, 2) @ across.transpose(1, 2)).view(*values.shape[:3], -1)
+        return (lines * down.transpose(1, 2)[:, None]).sum(dim=2).transpose(1, 2)
 
     area = (down.sum(dim=2) * across.sum(dim=2))[..., None]
     tiny = torch.finfo(lifted.dtype).tiny
@@ -72,9 +72,10 @@ def patch_dispersion(features: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 def discrepancy(teacher: Tensor, student: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return D of every patch, ``[N, P]``."""
-    apart = patch_dispersion(teacher, rows, columns) - patch_dispersion(student, rows, columns)
+    both = patch_dispersion(torch.cat([teacher, student.to(teacher.dtype)], dim=1), rows, columns)
+    first, second = both.chunk(2, dim=2)
     area = rows.sum(dim=2) * columns.sum(dim=2)
-    return apart.abs().sum(dim=2) / area
+    return (first - second).abs().sum(dim=2) / area
 
 
 def most_different(scores: Tensor, valid: Tensor, share: float = SHARE) -> Tensor:
@@ -92,8 +93,8 @@ def most_different(scores: Tensor, valid: Tensor, share: float = SHARE) -> Tenso
 
 def union_mask(rows: Tensor, columns: Tensor, chosen: Tensor) -> Tensor:
     """Return ``[N, 1, h, w]``: 1 under any chosen patch, else 0."""
-    down, across = rows.float() * chosen[..., None], columns.float()
-    return (torch.einsum("nph,npw->nhw", down, across) > 0)[:, None].float()
+    down, across = (rows & chosen[..., None]).float(), columns.float()
+    return (down.transpose(1, 2) @ across > 0)[:, None].float()
 
 
 @torch.no_grad()

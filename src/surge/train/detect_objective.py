@@ -6,10 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from surge.models.box_targets import Objects
+from surge.models.boxes import thinned
 from surge.models.detector import Detector
 from surge.models.detector_parts import Look, Proposals
 from surge.models.pyramid import STRIDES
-from surge.models.vision_ops import vision
 from surge.recipes.recipe import DistillSpec
 from surge.train.detect_distill import Imitation
 from surge.train.layer_distill import (
@@ -137,8 +138,7 @@ class LWSObjective(TaughtObjective):
             for name, layer, other, taught in self.pairs
         ]
         shapes = [(values.shape[2], values.shape[3]) for values in lesson.maps]
-        objects = [target["boxes"] for target in inputs[1]]
-        masks = near_masks(lesson.look.proposals.anchors, objects, shapes)
+        masks = near_masks(lesson.look.proposals.anchors, Objects.of(inputs[1]), shapes)
         triples = zip(lesson.adapted, lesson.maps, masks, strict=True)
         levels = [imitation_loss(s, t, m) for s, t, m in triples]
         return torch.stack(layers).mean() + LayerWeights().imitation * torch.stack(levels).mean()
@@ -150,31 +150,11 @@ def confident(sources: list[Proposals]) -> tuple[Tensor, Tensor]:
 
     Those of each detector are thinned out by themselves.
     """
-    ranked = [padded(source, MOST) for source in sources]
-    boxes = torch.stack([boxes for boxes, _ in ranked])
-    scores = torch.stack([scores for _, scores in ranked])
-    groups = torch.arange(boxes.shape[0] * boxes.shape[1], device=boxes.device)
-    groups = groups.repeat_interleave(boxes.shape[2])
-    sure = (scores.flatten() > SURE).nonzero().flatten()
-    kept = vision().ops.batched_nms(
-        boxes.view(-1, 4)[sure], scores.flatten()[sure], groups[sure], APART
-    )
-    valid = torch.zeros(scores.numel(), dtype=torch.bool, device=boxes.device)
-    valid[sure[kept]] = True
-    # From [detector, image, place] to [image, detector and place].
-    return boxes.transpose(0, 1).flatten(1, 2), valid.view(scores.shape).transpose(0, 1).flatten(1)
-
-
-def padded(proposals: Proposals, most: int) -> tuple[Tensor, Tensor]:
-    """Return the best proposals of every image as ``[N, most, 4]`` and ``[N, most]`` scores."""
-    first = proposals.boxes[0]
-    boxes = first.new_zeros(len(proposals.boxes), most, 4)
-    scores = first.new_zeros(len(proposals.boxes), most)
-    for image, (found, rated) in enumerate(zip(proposals.boxes, proposals.scores, strict=True)):
-        count = min(most, len(found))
-        boxes[image, :count] = found[:count].float()
-        scores[image, :count] = rated[:count].float()
-    return boxes, scores
+    most = min(MOST, *(source.scores.shape[1] for source in sources))
+    boxes = torch.cat([source.boxes[:, :most] for source in sources])
+    sure = torch.cat([source.scores[:, :most] > SURE for source in sources])
+    valid = thinned(boxes, sure, APART).chunk(len(sources))
+    return torch.cat(boxes.chunk(len(sources)), dim=1), torch.cat(valid, dim=1)
 
 
 def make_objective(

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from surge.layers.base import BinaryLayer
-from surge.models.vision_ops import overlaps
+from surge.models.box_targets import Objects
+from surge.models.boxes import overlaps
 
 NEAR = 0.5
 """Share of the best overlap with an object from which an anchor is close to it."""
@@ -70,22 +71,21 @@ def weight_loss(weight: Tensor, binary: Tensor, alpha: Tensor) -> Tensor:
     return (weight - alpha.view(-1, *(1,) * (binary.dim() - 1)) * binary).square().mean()
 
 
-def near_anchors(anchors: Tensor, objects: Tensor) -> Tensor:
-    """Return which of ``[A, 4]`` anchors overlap an object at least half as much as the best."""
-    if len(objects) == 0:
-        return torch.zeros(len(anchors), dtype=torch.bool, device=anchors.device)
-    overlap = overlaps(anchors, objects)
-    return (overlap > NEAR * overlap.amax(dim=0, keepdim=True)).any(dim=1)
+def near_anchors(anchors: Tensor, objects: Objects) -> Tensor:
+    """Return which of A anchors overlap an object at least half as much as the best, ``[N, A]``."""
+    overlap = overlaps(objects.boxes, anchors[None])
+    near = overlap > NEAR * overlap.amax(dim=2, keepdim=True)
+    return (near & objects.present[..., None]).any(dim=1)
 
 
 def near_masks(
-    anchors: Tensor, objects: Sequence[Tensor], shapes: Sequence[tuple[int, int]]
+    anchors: Tensor, objects: Objects, shapes: Sequence[tuple[int, int]]
 ) -> list[Tensor]:
     """Return for each map of ``shapes`` where some anchor is near an object, ``[N, h, w]``.
 
     ``anchors`` are those of all maps, those of one place side by side.
     """
-    near = torch.stack([near_anchors(anchors, boxes) for boxes in objects])
+    near = near_anchors(anchors, objects)
     places = [height * width for height, width in shapes]
     kinds = near.shape[1] // sum(places)
     parts = torch.split(near, [kinds * count for count in places], dim=1)
@@ -144,12 +144,11 @@ def layer_loss(layer: BinaryLayer, student: Seen, taught: nn.Conv2d, teacher: Se
         y if bias is None else y - bias.view(-1, 1, 1).to(y.dtype)
         for y, bias in ((student.output, layer.bias), (teacher.output, taught.bias))
     )
-    signs = method.binarize(method.prepare_input(student.inputs))
+    # Inputs are all -1 or +1: their length is known without them.
+    signs = student.inputs.new_ones(()).expand_as(student.inputs)
     # Y without alpha: a scale that learned to be zero has no direction.
     plain = scaled.float() / torch.where(alpha.abs() < 1e-6, 1.0, alpha).view(-1, 1, 1)
-    angular = angular_loss(
-        taught_output, teacher.inputs, taught.weight, plain, signs.detach(), binary
-    )
+    angular = angular_loss(taught_output, teacher.inputs, taught.weight, plain, signs, binary)
     return (
         weights.angular * angular
         + weights.amplitude * amplitude_loss(taught_output, scaled)
