@@ -161,6 +161,24 @@ def test_nothing_begins_after_the_deadline(crew, monkeypatch):
     assert FakeApart.begun == ["cnn-float", "cnn-bnn"]
 
 
+def test_nothing_begins_that_could_not_end_an_epoch_in_time(crew, monkeypatch):
+    """The first epoch is over after 20 s; when the first run ends, 15 are left."""
+    FakeApart.turns.update({"cnn-float": 3})
+    heard = FakeApart.heard
+
+    def slow(self):
+        Clock.now += 20.0
+        return heard(self)
+
+    monkeypatch.setattr(FakeApart, "heard", slow)
+    made, _ = crew(("cnn-float", "cnn-bnn"), "digits", size=1, deadline=175.0)
+    assert made.work() == 0
+    assert FakeApart.begun == ["cnn-float"]
+    made, _ = crew(("cnn-bnn", "cnn-recu"), "digits", size=1, deadline=245.0)
+    assert made.work() == 0
+    assert FakeApart.begun == ["cnn-float", "cnn-bnn", "cnn-recu"]
+
+
 def test_run_that_is_known_to_be_too_long_beside_others_is_passed_over(crew, monkeypatch):
     monkeypatch.setattr(_side_by_side, "hardware", lambda device: "H200")
     rows = ("resnet20-bnn", "resnet20-recu")

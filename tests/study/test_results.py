@@ -10,6 +10,7 @@ import pytest
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, overridden
+from surge.study.published import stored_table
 from surge.study.results import append, data_name, make_result, read, select
 from surge.train.loop import Outcome
 from tests.study.stored import result
@@ -107,6 +108,13 @@ def test_result_says_how_many_runs_shared_the_machine():
     shared = {**ENVIRONMENT, "side_by_side": 4}
     assert make_result(recipe, {}, 0, OUTCOME, shared).side_by_side == 4
     assert make_result(recipe, {}, 0, OUTCOME, ENVIRONMENT).side_by_side == 1
+
+
+def test_hours_of_runs_side_by_side_are_those_of_the_machine(tmp_path):
+    for seed in range(4):
+        append(tmp_path, result("resnet20-bnn", seed, seconds=7200.0, side_by_side=4))
+    append(tmp_path, result("resnet20-bnn", 4, seconds=3600.0))
+    assert "5 stored runs, 3.0 hours on H200" in stored_table("cifar10", tmp_path)
 
 
 def test_read_of_nothing_is_empty(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -145,6 +146,9 @@ class Crew:
     failed: int = 0
     active: dict[Key, tuple[Job, Apart]] = field(default_factory=dict)
     _lost: set[Key] = field(default_factory=set)
+    _begun: dict[Key, float] = field(default_factory=dict)
+    _soonest: float = math.inf
+    """Seconds from the beginning of a run to the end of its first epoch here, at least."""
     _stopping: bool = False
 
     def work(self) -> int:
@@ -168,7 +172,7 @@ class Crew:
     def _begin(self, kind: str, lines: RunLines) -> bool:
         """Begin jobs while there is room; return whether any may begin later."""
         while len(self.active) < self.size:
-            if self._stopping or (self.deadline is not None and time.monotonic() >= self.deadline):
+            if self._stopping or self._is_late():
                 self.waiting.clear()
             job = next_ready(self.waiting, self.active.keys())
             if job is None:
@@ -184,8 +188,16 @@ class Crew:
                 continue
             apart = Apart(self.train, job, *self.args, log=job.folder / "log.txt")
             self.active[job.key] = job, apart
+            self._begun[job.key] = time.monotonic()
             lines.begin(job)
         return bool(self.waiting)
+
+    def _is_late(self) -> bool:
+        """Return whether a run that begins now would end no epoch in time, as far as is known."""
+        if self.deadline is None:
+            return False
+        left = self.deadline - time.monotonic()
+        return left <= 0 or (self._soonest < math.inf and left < self._soonest)
 
     def _check_needs(self, job: Job) -> None:
         for name, seed in sorted(job.needs & self._lost):
@@ -193,6 +205,8 @@ class Crew:
 
     def _listen(self, job: Job, apart: Apart, lines: RunLines) -> None:
         said, ended = apart.heard()
+        if said and job.key in self._begun:
+            self._soonest = min(self._soonest, time.monotonic() - self._begun.pop(job.key))
         for done, words in said:
             lines.epoch(job, done, words)
         if ended is None:

@@ -86,7 +86,7 @@ def _facts(stored: Sequence[Result]) -> str:
     """Say what was run on what, in full sentences."""
     if not stored:
         return "No run is stored yet: every cell is open.\n"
-    hours = sum(r.seconds for r in stored) / 3600
+    hours = sum(r.seconds / r.side_by_side for r in stored) / 3600
     seeds = ", ".join(str(seed) for seed in sorted({r.seed for r in stored}))
     used = {
         name: ", ".join(sorted({str(getattr(r, name)) for r in stored}))
