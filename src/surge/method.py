@@ -145,6 +145,10 @@ class Method(nn.Module):
         clipped = self.surrogate == "clipped"
         return functional.sign_clipped(z) if clipped else functional.sign_bireal(z)
 
+    def input_rule(self) -> tuple[str, Tensor | None] | None:
+        """Return the name of :meth:`binarize`'s rule, and its level, if kernels know it."""
+        return (self.surrogate, None) if type(self).binarize is Method.binarize else None
+
     def surrogate_is_zero(self, z: Tensor) -> Tensor:
         """Return where the input surrogate is exactly zero, as booleans."""
         return z.abs() > 1 if self.surrogate == "clipped" else z.abs() >= 1

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import surge
+from surge.compensation.dual_path import tap
 from surge.kernels import branch, fused, meeting
+from surge.layers.elastic import elastic_signed, elastic_unsigned
 from tests.kernels.test_narrow_conv import DEVICE, DTYPES, GPU, TOLERANCE, on_this_machine
 
 
@@ -45,13 +47,49 @@ def test_sum_and_norms(_, seed, shape, last, dtype, surrogate):
         raw, z = (x.to(memory_format=torch.channels_last) for x in (raw, z))
     raw, auxiliary, z, scale = (x.to(DEVICE) for x in (raw, auxiliary, z, torch.tensor(0.37)))
     code = fused.SURROGATES[surrogate]
-    total, squares = meeting.meet(raw, auxiliary, z, scale, code)
+    total, (*squares, _level) = meeting.meet(raw, auxiliary, z, None, scale, code)
     expected, norms = reference(raw, auxiliary, z, scale, surrogate)
     assert total.dtype == z.dtype and total.stride() == z.stride()
     assert (total.double() - expected).norm() <= TOLERANCE[dtype] * max(
         float(expected.norm()), 1e-3
     )
-    assert torch.allclose(squares.double(), norms, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(torch.stack(squares).double(), norms, rtol=1e-5, atol=1e-6)
+
+
+@on_this_machine
+@settings(deadline=None, max_examples=40 if GPU else 12)
+@given(
+    st.integers(0, 99),
+    st.tuples(st.integers(1, 40), st.integers(1, 700)),
+    st.sampled_from([0.7, 0.02, 1e-7]),
+    st.booleans(),
+)
+def test_elastic_levels(_, seed, shape, level, unsigned):
+    draw = torch.Generator().manual_seed(seed)
+    z, to_binary, to_route = (torch.randn(shape, generator=draw).to(DEVICE) for _ in range(3))
+    z.flatten()[::7] = 0.0
+    scale = torch.tensor(0.37, device=DEVICE)
+
+    def gradients(forward):
+        inputs = [x.clone().requires_grad_() for x in (z, torch.tensor(level, device=DEVICE))]
+        probes = [torch.zeros((), device=DEVICE, requires_grad=True) for _ in range(2)]
+        binary, route = forward(*inputs, *probes)
+        ((binary * to_binary).sum() + (route * to_route).sum()).backward()
+        return binary, *(x.grad for x in (*inputs, *probes))
+
+    def at_once(x, a, main, auxiliary):
+        code = branch.RULES["elastic_unsigned" if unsigned else "elastic_signed"]
+        return branch.branching(x, a, scale, main, auxiliary, code, x.dtype)
+
+    def apart(x, a, main, auxiliary):
+        tapped = tap(x, main)
+        route = tap(x * scale + (1 - scale) * x.detach(), auxiliary)
+        return (elastic_unsigned if unsigned else elastic_signed)(tapped, a), route
+
+    found, expected = gradients(at_once), gradients(apart)
+    assert torch.equal(found[0], expected[0])
+    for a, b in zip(found[1:], expected[1:], strict=True):
+        assert (a - b).norm() <= 1e-4 * max(float(b.norm()), 1e-2)
 
 
 def network(method, channels=96):
@@ -73,10 +111,25 @@ def network(method, channels=96):
     return net.to(DEVICE)
 
 
+def sentence_layers():
+    torch.manual_seed(3)
+    return nn.Sequential(
+        nn.Linear(3 * 7 * 7, 24),
+        nn.LayerNorm(24),
+        surge.BinaryLinear(24, 32, method="bit"),
+        nn.LayerNorm(32),
+        nn.ReLU(),
+        surge.BinaryLinear(32, 16, method="binarybert", method_options={"unsigned": True}),
+        nn.LayerNorm(16),
+        nn.Linear(16, 4),
+    ).to(DEVICE)
+
+
 def gradients(monkeypatch, *, meets, method, **options):
-    net = network(method)
+    net = network(method) if method else sentence_layers()
     compensation = surge.compensate_(net, **options)
     x = torch.randn(4, 3, 7, 7, generator=torch.Generator().manual_seed(5)).to(DEVICE)
+    x = x if method else x.flatten(1)
     used = []
     with monkeypatch.context() as patch:
         original = meeting.meet
@@ -88,7 +141,7 @@ def gradients(monkeypatch, *, meets, method, **options):
         patch.setattr(fused, "AVAILABLE", meets)
         patch.setattr(fused, "compiled", lambda: True)
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=GPU):
-            y = net(x.to(memory_format=torch.channels_last))
+            y = net(x.to(memory_format=torch.channels_last) if method else x)
         F.cross_entropy(y.float(), torch.arange(4, device=DEVICE)).backward()
     assert bool(used) == meets
     found = {name: p.grad for name, p in net.named_parameters() if p.grad is not None}
@@ -110,6 +163,16 @@ def gradients(monkeypatch, *, meets, method, **options):
     ids=str,
 )
 def test_network_has_the_same_gradients(_, monkeypatch, method, options):
+    compare(monkeypatch, method=method, **options)
+
+
+@on_this_machine
+@pytest.mark.parametrize("auxiliary", ["independent", "tied"])
+def test_layers_with_levels_have_the_same_gradients(_, monkeypatch, auxiliary):
+    compare(monkeypatch, method=None, auxiliary=auxiliary, eta=0.3)
+
+
+def compare(monkeypatch, *, method, **options):
     y, expected = gradients(monkeypatch, meets=False, method=method, **options)
     same, found = gradients(monkeypatch, meets=True, method=method, **options)
     assert torch.equal(same, y)
@@ -156,10 +219,10 @@ def test_results_repeat_bit_for_bit_and_on_another_stream():
         torch.randn(64, 64, 32, 32, device="cuda", generator=draw).bfloat16() for _ in range(3)
     )
     scale = torch.tensor(0.3, device="cuda")
-    expected = meeting.meet(raw, auxiliary, z, scale, 2)
+    expected = meeting.meet(raw, auxiliary, z, None, scale, 2)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        found = meeting.meet(raw, auxiliary, z, scale, 2)
+        found = meeting.meet(raw, auxiliary, z, None, scale, 2)
     stream.synchronize()
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -1,5 +1,6 @@
-"""A layer's input branches into sign and auxiliary path; their gradients meet in one kernel."""
+"""A layer's input branches into binary and auxiliary path; their gradients meet in one kernel."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from surge.functional import operator, sign
 from surge.kernels import fused
+from surge.layers.elastic import nearer_level
 from surge.method import Method
 
 if TYPE_CHECKING:
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
 
 ENABLED = False
 """Whether compiled steps use the kernel. It is exact, but no GPU has timed it yet."""
+
+RULES = {**fused.SURROGATES, "elastic_signed": 3, "elastic_unsigned": 4}
+"""The kernel's numbers for a method's input rule."""
 
 
 def layout_of(z: Tensor) -> torch.memory_format:
@@ -24,8 +29,7 @@ def layout_of(z: Tensor) -> torch.memory_format:
 
 
 def fits(layer: "BinaryLayer", z: Tensor) -> bool:
-    """Return whether :func:`branch` does what tap and the layer's own sign would, and sooner."""
-    method = type(layer.method)
+    """Return whether :func:`branch` does what tap and the method's own rule would, and sooner."""
     return (
         ENABLED
         and fused.AVAILABLE
@@ -34,26 +38,30 @@ def fits(layer: "BinaryLayer", z: Tensor) -> bool:
         and z.dtype in (torch.bfloat16, torch.float16, torch.float32)
         and 0 < z.numel() < 2**31
         and z.is_contiguous(memory_format=layout_of(z))
-        and method.binarize is Method.binarize
-        and method.scale_output is Method.scale_output
+        and layer.method.input_rule() is not None
+        and type(layer.method).scale_output is Method.scale_output
     )
 
 
 def branch(
     layer: "BinaryLayer", z: Tensor, scale: Tensor, probes: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the sign of ``z``, and ``z`` for the auxiliary gradient to come back to, unscaled.
+    """Return ``z`` binarised, and ``z`` for the auxiliary gradient to come back to, unscaled.
 
-    The sign's gradient passes the surrogate, the other is scaled, and squared norms of both leave
-    as the gradients of the probes.
+    The former's gradient passes the surrogate, the latter's is scaled, and squared norms of both
+    leave as the gradients of the probes. Both come in the dtype in which products are computed, so
+    that their gradients do, too.
     """
-    code = fused.SURROGATES[layer.method.surrogate]
-    return branching(z, scale, probes["main"], probes["auxiliary"], code)
+    rule = layer.method.input_rule()
+    assert rule is not None
+    kind = z.device.type
+    low = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else z.dtype
+    return branching(z, rule[1], scale, probes["main"], probes["auxiliary"], RULES[rule[0]], low)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    z, scale, _, _, ctx.surrogate = inputs
-    ctx.save_for_backward(z, scale)
+    z, level, scale, _, _, ctx.rule, _ = inputs
+    ctx.save_for_backward(z, level, scale)
 
 
 def _backward(ctx: Any, raw: Tensor, auxiliary: Tensor) -> tuple[Tensor | None, ...]:
@@ -61,14 +69,25 @@ def _backward(ctx: Any, raw: Tensor, auxiliary: Tensor) -> tuple[Tensor | None, 
     from surge.kernels import meeting
 
     refuse_double_backward()
-    z, scale = ctx.saved_tensors
-    total, squares = meeting.meet(raw, auxiliary, z, scale, ctx.surrogate)
-    return total, None, *squares.unbind(), None
+    z, level, scale = ctx.saved_tensors
+    total, sums = meeting.meet(raw, auxiliary, z, level, scale, ctx.rule)
+    main, other, to_level = sums.unbind()
+    if level is not None:
+        to_level = (to_level / math.sqrt(z.numel())).to(level.dtype)
+    return total, None if level is None else to_level, None, main, other, None, None
 
 
 @operator("branching", backward=_backward, setup=_setup)
 def branching(
-    z: Tensor, scale: Tensor, probe_main: Tensor, probe_auxiliary: Tensor, surrogate: int
+    z: Tensor,
+    level: Tensor | None,
+    scale: Tensor,
+    probe_main: Tensor,
+    probe_auxiliary: Tensor,
+    rule: int,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Return ``sign(z)`` and ``z``."""
-    return sign(z), z.clone()
+    """Return ``z`` binarised by a rule, and ``z``, both as ``dtype``."""
+    unsigned = rule == RULES["elastic_unsigned"]
+    binary = sign(z) if level is None else nearer_level(z, level, unsigned=unsigned)
+    return binary.to(dtype), z.to(dtype, copy=True)

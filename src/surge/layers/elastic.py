@@ -42,7 +42,15 @@ def _signed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
 @operator("elastic_signed", backward=_signed_backward, setup=_save)
 def elastic_signed(x: Tensor, level: Tensor) -> Tensor:
     """Return ``level * sign(x)``; ``level`` is a scalar tensor and takes a gradient."""
-    return (level.clamp(min=FLOOR) * sign(x)).to(x.dtype)
+    return nearer_level(x, level, unsigned=False)
+
+
+def nearer_level(x: Tensor, level: Tensor, *, unsigned: bool) -> Tensor:
+    """Return the nearer of both levels, without a gradient of its own."""
+    a = level.clamp(min=FLOOR)
+    if unsigned:
+        return (a * torch.round(widened(x) / a).clamp(0, 1)).to(x.dtype)
+    return (a * sign(x)).to(x.dtype)
 
 
 def _unsigned_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,8 +65,7 @@ def _unsigned_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
 @operator("elastic_unsigned", backward=_unsigned_backward, setup=_save)
 def elastic_unsigned(x: Tensor, level: Tensor) -> Tensor:
     """Return 0 or ``level``, whichever is nearer; the middle itself goes to 0."""
-    a = level.clamp(min=FLOOR)
-    return (a * torch.round(widened(x) / a).clamp(0, 1)).to(x.dtype)
+    return nearer_level(x, level, unsigned=True)
 
 
 class Elastic(nn.Module):
@@ -90,6 +97,11 @@ class Elastic(nn.Module):
         """Return where no gradient passes to ``x``."""
         a = self.level.detach().clamp(min=FLOOR)
         return (x < 0) | (x > a) if self.unsigned else x.abs() > a
+
+    @property
+    def rule(self) -> tuple[str, Tensor]:
+        """The name of its rule, and the level."""
+        return "elastic_unsigned" if self.unsigned else "elastic_signed", self.level
 
     def extra_repr(self) -> str:
         """Say which two values there are."""

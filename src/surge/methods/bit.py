@@ -83,6 +83,10 @@ class BiT(Method):
         assert self.level is not None
         return self.level(z)  # type: ignore[no-any-return]
 
+    def input_rule(self) -> tuple[str, Tensor | None] | None:
+        """Name the elastic rule."""
+        return None if self.level is None else self.level.rule
+
     def surrogate_is_zero(self, z: Tensor) -> Tensor:
         """Zero outside the levels."""
         assert self.level is not None
