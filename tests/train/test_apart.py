@@ -3,11 +3,13 @@
 import os
 import signal
 import sys
+import threading
 import time
 from multiprocessing.connection import wait
 
 import pytest
 
+from surge.train import apart
 from surge.train.apart import Apart
 
 
@@ -16,6 +18,11 @@ def answering(line, words):
     os.system("echo by a library")
     line.say(words)
     return words.upper()
+
+
+def lingering(line):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return "done"
 
 
 def failing(line):
@@ -38,12 +45,12 @@ def patient(line, ready):
     return line.stopped()
 
 
-def listened(apart):
+def listened(one):
     """Everything that is said, and the end."""
     said, ended = [], None
     while ended is None:
-        wait([apart.pipe], 0.1)
-        more, ended = apart.heard()
+        wait([one.pipe], 0.1)
+        more, ended = one.heard()
         said += more
     return said, ended
 
@@ -59,7 +66,7 @@ def ends(tmp_path_factory):
         "dying": Apart(dying, log=folder / "dying"),
         "pickled": Apart(os.getpid, object(), log=folder / "pickled"),
     }
-    found = {name: listened(apart) for name, apart in begun.items()}
+    found = {name: listened(one) for name, one in begun.items()}
     while not (said := kept.heard()[0]):
         time.sleep(0.02)
     kept.ask_to_stop()
@@ -104,12 +111,20 @@ def test_wrong_call_is_an_error_of_the_process(ends):
 
 
 def test_before_it_said_anything_it_just_ends(ends, tmp_path):
-    apart = Apart(patient, False, log=tmp_path / "log")
+    one = Apart(patient, False, log=tmp_path / "log")
     while not (tmp_path / "log").exists():
         time.sleep(0.02)
-    apart.ask_to_stop()
-    said, ended = listened(apart)
-    assert said == [] and "SIGTERM" in ended.error and not apart.alive
+    one.ask_to_stop()
+    said, ended = listened(one)
+    assert said == [] and "SIGTERM" in ended.error and not one.alive
+
+
+def test_process_that_does_not_leave_is_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(apart, "LEAVING", 0.1)
+    one = Apart(lingering, log=tmp_path / "log")
+    assert listened(one)[1].answer == "done"
+    one._process.join(60)
+    assert not one.alive
 
 
 def test_killed_it_is_gone(ends):

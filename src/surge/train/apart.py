@@ -18,6 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+LEAVING = 10.0
+"""Seconds that a process may take to leave after its last word."""
 WORDS = 3
 """How many lines of what a process printed last are quoted."""
 
@@ -85,7 +87,8 @@ class Apart:
             while self.pipe.poll():
                 said = self.pipe.recv()
                 if isinstance(said, Ended):
-                    self._process.join()
+                    self._process.join(LEAVING)
+                    self.kill()  # all it did is on disk, whatever keeps it
                     return words, said
                 words.append(said)
             if alive:
