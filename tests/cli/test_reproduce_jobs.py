@@ -148,41 +148,63 @@ def test_gpu_without_mps_is_told_about_it(served, tmp_path, monkeypatch, capsys)
     assert ("nvidia-cuda-mps-control -d" in capsys.readouterr().out) is not served
 
 
+@pytest.fixture
+def interrupted(tmp_path):
+    """Return a function that begins two long runs, and sends a signal when both are at work."""
+    paths = [tmp_path / "runs" / f"digits-{row}-5000ep-seed0" for row in ROWS[1:]]
+
+    def interrupt(number):
+        words = [*ROWS, "cnn-recu", "--seeds", "0", "--epochs", "5000", "--jobs", "2"]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "surge", "reproduce", "digits", "--device", "cpu", *words],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + TIMEOUT
+        try:
+            while not all((p / "metrics.jsonl").exists() and len(epochs(p)) > 1 for p in paths):
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+            if number == signal.SIGINT:
+                os.killpg(process.pid, number)  # what Ctrl-C does: everybody in front hears it
+            else:
+                process.send_signal(number)
+            out, _ = process.communicate(timeout=TIMEOUT)
+        finally:
+            check_nothing_is_left(process.pid)
+        return process.returncode, out, paths
+
+    return interrupt
+
+
+def check_nothing_is_lost(paths):
+    for path in paths:
+        assert final(path)["epoch"] == len(epochs(path))
+        assert "Traceback" not in (path / "log.txt").read_text()
+
+
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
-def test_signal_stops_all_runs_with_a_checkpoint(number, tmp_path):
-    words = [*ROWS, "cnn-recu", "--seeds", "0", "--epochs", "5000", "--jobs", "2"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "surge", "reproduce", "digits", "--device", "cpu", *words],
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    metrics = [tmp_path / "runs" / f"digits-{row}-5000ep-seed0" for row in ROWS[1:]]
-    deadline = time.monotonic() + TIMEOUT
-    try:
-        while not all((p / "metrics.jsonl").exists() and len(epochs(p)) > 1 for p in metrics):
-            assert process.poll() is None and time.monotonic() < deadline
-            time.sleep(0.05)
-        if number == signal.SIGINT:
-            os.killpg(process.pid, number)  # what Ctrl-C does: everybody in front hears it
-        else:
-            process.send_signal(number)
-        out, _ = process.communicate(timeout=TIMEOUT)
-    finally:
-        check_nothing_is_left(process.pid)
-    assert process.returncode == 128 + number
+def test_signal_stops_all_runs_with_a_checkpoint(number, interrupted, tmp_path):
+    code, out, paths = interrupted(number)
+    assert code == 128 + number
     assert "stopping: 2 runs end their epoch" in out
     assert out.count("Continue with: surge train --resume") == 2
     assert "Traceback" not in out
-    for path in metrics:
-        assert final(path)["epoch"] == len(epochs(path))
-        assert "Traceback" not in (path / "log.txt").read_text()
+    check_nothing_is_lost(paths)
     assert not (tmp_path / "runs" / "digits-cnn-recu-5000ep-seed0").exists()
+
+
+@pytest.mark.slow
+def test_runs_whose_command_was_killed_stop_with_a_checkpoint(interrupted):
+    code, _, paths = interrupted(signal.SIGKILL)
+    assert code == -signal.SIGKILL
+    check_nothing_is_lost(paths)
 
 
 def check_nothing_is_left(group):
