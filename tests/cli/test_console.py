@@ -4,6 +4,7 @@ import io
 
 from rich.console import Console
 
+from surge.cli._progress import epoch_lines
 from surge.cli.console import make_console, print_error, print_table, progress
 
 
@@ -71,3 +72,11 @@ def test_a_pipe_is_wide_unless_told(monkeypatch):
     assert make_console().width == 132
     monkeypatch.setenv("COLUMNS", "70")
     assert make_console().width == 70
+
+
+def test_an_epoch_without_a_test_has_a_dash_in_its_place():
+    console = Console(file=io.StringIO(), width=120)
+    show = epoch_lines(console, 2, "map")
+    row = {"epoch": 0, "seconds": 1.0, "lr": 0.1, "train_loss": 2.0, "flips": 0.5}
+    assert show(row).split()[-2:] == ["-", "0.500"]
+    assert show({**row, "epoch": 1, "test_map": 41.25}).split()[-2:] == ["41.25", "0.500"]

@@ -74,6 +74,7 @@ def test_short_form_is_a_recipe_of_its_own(recipe):
     assert (short.data.size, short.data.repeat, short.train.batch) == (512, 1, 16)
     assert short.train.lr == (0.02 if recipe.method is None else 0.002)
     assert short.train.epochs == (12 if recipe.method is None else 6) and short.paper is None
+    assert short.train.test_epochs == 3 and recipe.train.test_epochs == 1
     assert serial.load(serial.dump(short)) == short
 
 

@@ -1,5 +1,6 @@
 """The page about runs: none, half of one, one with NaN, fifty; and what its numbers are."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -44,6 +45,23 @@ def test_run_with_nan_says_where_and_the_page_holds_none(tmp_path):
     assert "Not finite: digits-cnn-recu-seed0." in text
     assert "NaN" not in text.split("<script>")[0]
     assert run_tables.state(open_run(path)) == Badge("not finite in epoch 5", "bad")
+
+
+def test_epochs_without_a_test_are_no_failure_and_lines_pass_over_them(tmp_path):
+    path = write_run(tmp_path, done=8)
+    file = path / "metrics.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        if (row["epoch"] + 1) % 3:
+            del row["test_top1"]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = open_run(path)
+    assert run_tables.state(run) == Badge("8 of 20 epochs")
+    assert run.last == rows[5]["test_top1"]
+    (curve,) = run_page.chart([run]).curves
+    values = curve.values["test_top1"]
+    assert [epoch for epoch, value in enumerate(values) if value is not False] == [2, 5]
+    page_of([path])
 
 
 def test_fifty_runs_stay_below_five_megabytes(tmp_path):

@@ -2,13 +2,16 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from surge.errors import ConfigError
 from surge.layers.hooks import binary_layers
 from surge.methods.recu import tau_at
+from surge.train.distributed import World
 from surge.train.loop import LoopOptions
 from tests.nets import assert_same_tensors
 from tests.train.small import (
@@ -267,3 +270,57 @@ def test_sets_are_not_changed_by_training(tmp_path):
     before = digits("train", 96).images.clone()
     trained(tmp_path, small_recipe("cnn-bnn", epochs=1))
     assert torch.equal(digits("train", 96).images, before)
+
+
+def test_epochs_between_tests_have_no_test_and_the_last_has_one(tmp_path):
+    recipe = small_recipe(epochs=5, test_epochs=3)
+    trainer = make_trainer(tmp_path / "some", recipe)
+    rows = []
+    outcome = trainer.run(rows.append)
+    assert [row["epoch"] for row in rows if "test_top1" in row] == [2, 4]
+    assert [row["epoch"] for row in rows if "test_loss" in row] == [2, 4]
+    assert outcome.last == rows[4]["test_top1"] and outcome.best_epoch in (2, 4)
+    every = make_trainer(
+        tmp_path / "every", replace(recipe, train=replace(recipe.train, test_epochs=1))
+    )
+    every.run()
+    assert_same_tensors(weights(trainer), weights(every))
+
+
+def test_run_that_stops_between_tests_goes_on_as_if_it_had_not(tmp_path):
+    recipe = small_recipe(epochs=4, test_epochs=4)
+    whole = make_trainer(tmp_path / "whole", recipe)
+    expected = whole.run()
+    first = make_trainer(tmp_path / "half", recipe, deadline=0.0)
+    assert not first.run().finished
+    again = make_trainer(tmp_path / "half", recipe)
+    again.resume()
+    outcome = again.run()
+    assert (outcome.last, outcome.best_epoch) == (expected.last, 3)
+
+
+def test_tests_are_at_least_one_epoch_apart():
+    with pytest.raises(ConfigError, match="test_epochs=0 must be at least 1"):
+        small_recipe(test_epochs=0)
+
+
+def test_auxiliary_weights_learn_in_every_fourth_step_of_the_run(tmp_path):
+    trainer = make_trainer(tmp_path, small_recipe("cnn-recu-surge-fourth"))
+    original, turns, learned = trainer.step, [], []
+
+    def watched(part, *numbers):
+        before = [p.clone() for p in trainer.parts.compensation.parameters()]
+        original(part, *numbers)
+        turns.append(numbers[1:])
+        pairs = zip(before, trainer.parts.compensation.parameters(), strict=True)
+        learned.append(any(not torch.equal(a, b) for a, b in pairs))
+
+    trainer.step = watched
+    trainer.run()
+    assert turns == [(float(number % 4 > 0),) for number in range(9)]
+    assert learned == [number % 4 == 0 for number in range(9)]
+
+
+def test_seldom_learning_weights_need_one_process(tmp_path):
+    with pytest.raises(ConfigError, match="one process"):
+        make_trainer(tmp_path, small_recipe("cnn-recu-surge-fourth"), world=World(rank=0, size=2))

@@ -40,10 +40,11 @@ def epoch_lines(
         done += 1
         left = (now - begun) / done * (epochs - row["epoch"] - 1)
         hits = next((row[key] for key in HITS if key in row), None)
+        tested = row.get(f"test_{metric}")
         line = (
             f"{row['epoch'] + 1:5d} {row['seconds']:7.2f}s {left:5.0f}s {_rate(row['lr'])} "
             f"{row['train_loss']:6.3f} {'-' if hits is None else f'{hits:.2f}':>6} "
-            f"{row[f'test_{metric}']:7.2f} {row['flips']:7.3f}"
+            f"{'-' if tested is None else f'{tested:.2f}':>7} {row['flips']:7.3f}"
         )
         if "scale" in row:
             line += f" {row['scale']:6.4f} {100 * row['injected']:7.3f}"

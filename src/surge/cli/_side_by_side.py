@@ -117,7 +117,9 @@ def train_apart(
     metric = job.recipe.metric
 
     def tell(row: dict[str, Any]) -> None:
-        line.say((row["epoch"] + 1, f"{metric} {row[f'test_{metric}']:.2f}"))
+        tested = row.get(f"test_{metric}")
+        news = f"loss {row['train_loss']:.3f}" if tested is None else f"{metric} {tested:.2f}"
+        line.say((row["epoch"] + 1, news))
 
     quiet = Console(quiet=True)
     prepare = partial(prepare_in, folder, job.recipe, sets, environment, device)

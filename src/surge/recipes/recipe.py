@@ -154,12 +154,16 @@ class TrainSpec:
     """Stop after this many optimizer steps, which may be in the middle of the last epoch."""
     test_every: int | None = None
     """Also test after every so many steps of an epoch."""
+    test_epochs: int = 1
+    """Test after every so many epochs, and after the last."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         for name in ("epochs", "batch", "accumulate"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1 (--{name}).")
+        if self.test_epochs < 1:
+            raise ConfigError(f"test_epochs={self.test_epochs} must be at least 1.")
         if self.warmup < 0 or self.lr <= 0 or self.weight_decay < 0:
             raise ConfigError(
                 f"lr={self.lr} must be positive, weight_decay={self.weight_decay} and "

@@ -82,7 +82,8 @@
       const unit = longest > 7200 ? ["hours", 3600] : longest > 300 ? ["minutes", 60] : ["seconds", 1];
       const xs = (c) => state.time ? c.seconds.map((s) => s / unit[1]) : c.epochs;
       const log = state.axis.log;
-      const usable = (v) => v !== null && (!log || v > 0);
+      // null is a number that is not finite, false one that was not measured: lines pass over that.
+      const usable = (v) => v !== null && v !== false && (!log || v > 0);
       const points = shown.map((c) => {
         const x = xs(c);
         return c.values[key].map((v, i) => usable(v) ? [x[i], log ? Math.log10(v) : v] : null);
@@ -118,8 +119,8 @@
       make("text", { x: right, y: height - 4, "text-anchor": "end" }, svg, state.time ? unit[0] : "epoch");
       shown.forEach((c, i) => {
         let path = "", pen = "M";
-        for (const p of points[i]) {
-          if (!p) { pen = "M"; continue; }
+        for (const [k, p] of points[i].entries()) {
+          if (!p) { if (c.values[key][k] !== false) pen = "M"; continue; }
           path += `${pen}${px(p[0]).toFixed(1)} ${py(p[1]).toFixed(1)}`;
           pen = "L";
         }

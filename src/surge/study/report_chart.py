@@ -24,7 +24,8 @@ class Curve:
     seconds: Sequence[float]
     """Time since the start, at every epoch."""
     values: Mapping[str, Sequence[Number]]
-    """What is measured -> one value per epoch; None where there is none."""
+    """What is measured -> one value per epoch; None where it is not finite, False where it was not
+    measured."""
 
 
 @dataclass(frozen=True)

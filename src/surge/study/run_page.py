@@ -123,7 +123,7 @@ def chart(runs: Sequence[StoredRun]) -> Chart:
             epochs=[int(row["epoch"]) + 1 for row in run.epochs],
             seconds=list(accumulate(number(row.get("seconds")) or 0.0 for row in run.epochs)),
             values={
-                key: [number(row.get(key)) for row in run.epochs]
+                key: [number(row[key]) if key in row else False for row in run.epochs]
                 for key in (*metrics, *AXES)
                 if any(key in row for row in run.epochs)
             },

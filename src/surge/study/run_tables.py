@@ -15,7 +15,7 @@ def state(run: StoredRun) -> Badge:
         (
             row["epoch"] + 1
             for row in run.epochs
-            if any(number(row.get(key)) is None for key in ("train_loss", run.metric))
+            if any(number(row[key]) is None for key in ("train_loss", run.metric) if key in row)
         ),
         None,
     )

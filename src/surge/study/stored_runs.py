@@ -73,8 +73,9 @@ class StoredRun:
 
     @property
     def last(self) -> float | None:
-        """The metric after the last epoch that is there, in percent."""
-        return number(self.epochs[-1].get(self.metric)) if self.epochs else None
+        """The metric after the last epoch that was tested, in percent."""
+        tested = [row[self.metric] for row in self.epochs if self.metric in row]
+        return number(tested[-1]) if tested else None
 
     @property
     def best(self) -> float | None:

@@ -48,8 +48,11 @@ def fitted(
         epoch = len(trainer.train_loader)
         del trainer
     gc.collect()
-    every = recipe.train.test_every or epoch
-    steps = max(1, int(RESERVE * seconds / (step + test * (1 / every + 1 / epoch))))
+    apart = epoch * recipe.train.test_epochs
+    every = recipe.train.test_every or apart
+    # The last epoch ends with a test, however long ago the one before was.
+    spare = RESERVE * seconds - (test if recipe.train.test_epochs > 1 else 0.0)
+    steps = max(1, int(spare / (step + test * (1 / every + 1 / apart))))
     train = replace(recipe.train, steps=steps, epochs=math.ceil(steps / epoch))
     return replace(recipe, train=train)
 

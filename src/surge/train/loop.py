@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from surge.data import EpochPlan
+from surge.errors import ConfigError
 from surge.layers.elastic import elastic_parts, initialize_
 from surge.layers.hooks import on_epoch
 from surge.recipes.recipe import Recipe
@@ -23,7 +24,7 @@ from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.options import LoopOptions, Outcome
 from surge.train.recorder import make_recorder
 from surge.train.run import RunFolder
-from surge.train.schedule import learning_rate, rate_at, step_seed
+from surge.train.schedule import is_tested, learning_rate, rate_at, step_seed
 from surge.train.search import first_bad_layer
 from surge.train.step import Criterion, TrainStep
 from surge.train.sync_norm import synchronize_norms_
@@ -66,6 +67,11 @@ class Trainer:
         self.train_loader, self.test_loader = make_loaders(recipe, sets, seed, device, self.world)
         example = task.example(recipe, sets[0])
         self.parts: Parts = build_parts(recipe, seed, device, example)
+        if self.world.size > 1 and self.parts.compensation and self.parts.compensation.every > 1:
+            raise ConfigError(
+                "Auxiliary weights that learn in some steps only (every= above 1) need one process: "
+                "processes exchange the gradients of all weights in every step."
+            )
         if synced:
             synchronize_norms_(self.parts.model)
         # All ranks take the levels of elastic methods from the whole first batch.
@@ -82,7 +88,7 @@ class Trainer:
             compiled=self.mode.compiled and self.world.size == 1,
         )
         self.test_step = task.test_step(recipe, self.parts.model, self.test_loader, sets[1])
-        self.step: Callable[[EpochPlan, float], None] = self.train_step
+        self.step: Callable[..., None] = self.train_step
         self.test: Callable[[EpochPlan], None] = self.test_step
         if self.mode.captured:
             self.step = Captured(self.train_step, self._state)
@@ -170,7 +176,7 @@ class Trainer:
         first = self._steps_before()
         for number, (part, weight) in enumerate(self.batches(done), start=first + done):
             rate = self._rate_at(number, base)
-            self.step(part, weight)
+            self.step(part, weight, *self._turn(number))
             if self._test_is_due(number + 1):
                 self._judge()
                 self.parts.model.train()
@@ -185,7 +191,9 @@ class Trainer:
             raise self._diverged()
         if wants_recalibration(self.parts.model):
             self._recalibrate()
-        test_loss = self._judge()
+        due = is_tested(self.recipe.train, self.epoch)
+        test_loss = self._judge() if due else None
+        tested = {self.recipe.metric: self.last, **self.scores} if due else {}
         seconds = time.monotonic() - start
         self.seconds += seconds
         row: Row = {
@@ -195,8 +203,7 @@ class Trainer:
             "train_loss": loss / count,
             **({f"train_{self.task.hits}": 100 * hits / count} if self.task.hits else {}),
             **({} if test_loss is None else {"test_loss": test_loss}),
-            f"test_{self.recipe.metric}": self.last,
-            **{f"test_{name}": value for name, value in self.scores.items()},
+            **{f"test_{name}": value for name, value in tested.items()},
             "flips": watch.flipped(),
         }
         if self.parts.compensation is not None:
@@ -227,6 +234,13 @@ class Trainer:
             return rate
         set_learning_rate(self.parts.optimizer, own)
         return own
+
+    def _turn(self, number: int) -> tuple[float, ...]:
+        """Say whose turn a step is, where steps differ: each kind gets a graph of its own."""
+        compensation = self.parts.compensation
+        if compensation is None or compensation.every == 1:
+            return ()
+        return (float(number % compensation.every > 0),)
 
     def _test_is_due(self, done: int) -> bool:
         every, epoch = self.recipe.train.test_every, len(self.train_loader)

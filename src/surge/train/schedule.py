@@ -79,3 +79,12 @@ def step_seed(seed: int, epoch: int, rank: int) -> int:
     """
     text = f"steps of epoch {epoch} of seed {seed} on rank {rank}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+def is_tested(spec: TrainSpec, epoch: int) -> bool:
+    """Return whether an epoch, counted from 0, ends with a test; the last always does.
+
+    >>> [is_tested(TrainSpec(epochs=8, test_epochs=3), epoch) for epoch in range(8)]
+    [False, False, True, False, False, True, False, True]
+    """
+    return (epoch + 1) % spec.test_epochs == 0 or epoch + 1 >= spec.epochs
