@@ -48,6 +48,33 @@ def test_frozen_compensation_follows_an_optimizer_that_leaves_it_alone():
     assert all(torch.equal(a, b) for a, b in zip(before, compensation.parameters(), strict=True))
 
 
+def test_weights_learn_in_every_third_step_and_inject_in_all():
+    net = mlp()
+    compensation = surge.compensate_(net, every=3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    compensation.follow(optimizer)
+    learned = []
+    for _ in range(7):
+        before = [p.clone() for p in compensation.parameters()]
+        optimizer.zero_grad()
+        net(rows()[0]).square().sum().backward()
+        assert all(path.squares("auxiliary") > 0 for path in compensation.paths.values())
+        optimizer.step()
+        pairs = zip(before, compensation.parameters(), strict=True)
+        learned.append(not all(torch.equal(a, b) for a, b in pairs))
+    assert learned == [True, False, False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"every": 0}, {"every": 2, "auxiliary": "tied"}, {"every": 2, "objective": "frozen"}],
+    ids=str,
+)
+def test_seldom_learning_needs_a_weight_that_learns(options):
+    with pytest.raises(ConfigError, match="every"):
+        surge.compensate_(mlp(), **options)
+
+
 @pytest.mark.parametrize("share", [0.01, 0.34, 0.5, 1.0])
 def test_share_counts_layers_and_says_what_is_left_out(share):
     compensation = surge.compensate_(deep(), share=share)

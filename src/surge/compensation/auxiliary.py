@@ -31,6 +31,7 @@ class AuxiliaryPath(Path):
         """Draw or copy the auxiliary weight and set the first scale."""
         super().__init__(layer, options)
         self.watch: Watch | None = None
+        self.learning = True
         self.clamp: tuple[nn.Module, ...] = ()
         self.alignment: Tensor | None = None
         self._create_weight(layer, generator)
@@ -67,7 +68,8 @@ class AuxiliaryPath(Path):
     def ingredients(self, layer: BinaryLayer) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return a weight, and the gain and centre per filter that make it the effective one."""
         weight = self.effective_weight(layer)
-        return weight.detach() if self.options.objective == "bias" else weight, None, None
+        still = self.options.objective == "bias" or not self.learning
+        return weight.detach() if still else weight, None, None
 
     def arguments(self, layer: BinaryLayer) -> tuple[list[int], list[int], list[int], int]:
         """Return stride, padding, dilation and groups of the auxiliary operator."""

@@ -24,6 +24,8 @@ class Compensation:
         self._dual = list(dual.values())
         self._adaptive = {n: p for n, p in dual.items() if p.options.fixed_scale is None}
         self._weight_side = {n: p for n, p in dual.items() if p.options.weight_side}
+        self.every = self._dual[0].options.every if self._dual else 1
+        self.steps = 0
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the auxiliary weights."""
@@ -71,9 +73,16 @@ class Compensation:
         scale = torch.stack([p.scale for p in self._dual])
         return (scale.abs() * (auxiliary / main.clamp(min=1e-30)).sqrt()).mean()
 
+    def at_step(self, number: int) -> None:
+        """Let the auxiliary weights learn in a step, or not: with ``every=k`` each k-th one."""
+        self.steps = number
+        for path in self._dual:
+            path.learning = number % self.every == 0
+
     @torch.no_grad()
     def step(self) -> None:
         """Renew all scales from the collected norms; once per optimizer step, on every rank."""
+        self.at_step(self.steps + 1)
         self._renew(self._adaptive, "main", "auxiliary", "scale")
         self._renew(self._weight_side, "weight", "weight_side", "weight_scale")
         self.reset()

@@ -40,6 +40,8 @@ class PathOptions:
     """Rank of the low-rank auxiliary weight."""
     objective: Literal["follow", "bias", "frozen"] = "follow"
     """Train W_a by its own gradient, to predict the missing one (``calibrate``), or not at all."""
+    every: int = 1
+    """Train W_a in every so many-th step only; g_a is injected in all."""
     share: float = 1.0
     """Share of the layers that get a path."""
     chosen: Literal["random", "saliency"] = "random"
@@ -77,7 +79,7 @@ class PathOptions:
         for field in ("weight_side", "align"):
             if getattr(self, field) != 0:
                 _check_positive(field, getattr(self, field))
-        for field, least in (("rank", 1), ("seed", 0)):
+        for field, least in (("rank", 1), ("every", 1), ("seed", 0)):
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"{field}={value!r} must be a whole number, at least {least}.")
@@ -91,10 +93,15 @@ def _check_positive(name: str, value: object) -> None:
 
 def _check_together(options: PathOptions) -> None:
     weightless = options.auxiliary in ("tied", "leaky_tail")
-    if weightless and (options.align or options.objective != "follow"):
+    if weightless and (options.align or options.objective != "follow" or options.every > 1):
         raise ConfigError(
-            f'auxiliary="{options.auxiliary}" has no weight of its own, so align= and objective= '
-            "do not apply to it."
+            f'auxiliary="{options.auxiliary}" has no weight of its own, so align=, objective= and '
+            "every= do not apply to it."
+        )
+    if options.every > 1 and (options.align or options.objective != "follow"):
+        raise ConfigError(
+            "every= is for a weight that learns by its own gradient, so align= and objective= do "
+            "not combine with it."
         )
     if options.align and options.objective == "frozen":
         raise ConfigError('align= trains the auxiliary weight, which objective="frozen" forbids.')

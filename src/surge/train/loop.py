@@ -69,8 +69,8 @@ class Trainer:
         self.parts: Parts = build_parts(recipe, seed, device, example)
         if self.world.size > 1 and self.parts.compensation and self.parts.compensation.every > 1:
             raise ConfigError(
-                "Auxiliary weights that learn in some steps only (every= above 1) need one process: "
-                "processes exchange the gradients of all weights in every step."
+                "Auxiliary weights that learn in some steps only (every= above 1) need one "
+                "process: several exchange the gradients of all weights in every step."
             )
         if synced:
             synchronize_norms_(self.parts.model)

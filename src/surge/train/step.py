@@ -172,12 +172,15 @@ class TrainStep:
         """Do :meth:`compute` with plain tensors as arguments, which is what can be compiled."""
         return self.compute(self.network, EpochPlan(permutation, offsets, flips))
 
-    def __call__(self, part: EpochPlan, weight: float = 1.0) -> None:
+    def __call__(self, part: EpochPlan, weight: float = 1.0, turn: float = 0.0) -> None:
         """Do one optimizer step on a part of the plan.
 
+        ``turn`` is 0 where auxiliary weights that do not learn in every step do.
         ``weight`` scales the loss: a rank's share of the batch times the number of ranks, so that
         the mean over ranks, which is what they exchange, is the mean over the whole batch.
         """
+        if self.parts.compensation is not None:
+            self.parts.compensation.at_step(int(turn))
         full = self.loader.batch_size // self.loader.world
         forward = self._forward if len(part) == full else self.forward
         self.parts.optimizer.zero_grad(set_to_none=True)
