@@ -1,9 +1,11 @@
 """torchvision's operators in plain torch, against slow NumPy and against the compiled ones."""
 
+import os
 import subprocess
 import sys
 import types
 from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,7 +164,9 @@ def test_missing_torchvision_is_answered_with_the_command(monkeypatch):
         sys, "modules", {n: m for n, m in sys.modules.items() if n != "torchvision"}
     )
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'surge-bnn\[vision\]'"):
+    with pytest.raises(
+        MissingDependencyError, match=r"pip install 'surge-bnn\[vision\]'.* `make setup`"
+    ):
         vision()
 
 
@@ -210,6 +214,42 @@ def test_lightning_and_transformers_work_before_and_after(torchvision, order):
     done = subprocess.run([sys.executable, "-c", code, order], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[0]"
+
+
+ALONE = """
+import sys
+before = list(sys.path)
+from surge.models.vision_ops import vision
+print(vision().__file__)
+from torchvision.models.detection import FasterRCNN
+assert sys.path == before
+"""
+
+
+def test_the_folder_of_make_setup_is_found_without_being_named(torchvision):
+    clean = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, env=clean)
+    assert done.returncode == 0, done.stderr
+    found = Path(done.stdout.strip()).parent
+    assert found == Path(torchvision.__file__).parent
+
+
+def test_a_torchvision_that_is_installed_comes_before_the_one_apart(tmp_path):
+    package = tmp_path / "torchvision"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / f"_C{EXTENSION_SUFFIXES[-1]}").touch()
+    code = (
+        "import torch; torch.ops.load_library = print; from surge.models.vision_ops import vision"
+    )
+    code += "; print(vision().__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )
+    assert done.stdout.split()[-1] == str(package / "__init__.py")
 
 
 FAILED_BEFORE = """

@@ -3,8 +3,8 @@
 The losses of 4 steps of every row are stored in ``golden/voc.json``. After a change that is meant
 to change them::
 
-    PYTHONPATH=.venv/vision SURGE_DATA=... python -m tests.train.voc_runs            # all rows
-    PYTHONPATH=.venv/vision SURGE_DATA=... python -m tests.train.voc_runs NAME ...   # some
+    SURGE_DATA=... python -m tests.train.voc_runs            # all rows
+    SURGE_DATA=... python -m tests.train.voc_runs NAME ...   # some
 """
 
 import json

@@ -26,6 +26,9 @@ SCHEMAS = (
     "int pooled_width, int sampling_ratio, bool aligned) -> Tensor",
 )
 """What the import of torchvision and its Faster R-CNN touch; ``qnms`` is never called."""
+APART = "vision"
+"""Folder of an environment where `make setup` keeps torchvision away from packages that would
+import it, and fail; it is looked for there last."""
 BLOCK = 1024
 """Boxes that are compared with each other at a time."""
 POINTS = 1 << 24
@@ -44,9 +47,23 @@ def vision() -> Any:
     """
     if "torchvision" in sys.modules:
         return sys.modules["torchvision"]
+    if importlib.util.find_spec("torchvision") is not None:
+        return _imported()
+    apart = str(Path(sys.prefix) / APART)
+    sys.path.insert(0, apart)
+    try:
+        return _imported()
+    finally:
+        sys.path.remove(apart)
+
+
+def _imported() -> Any:
     spec = importlib.util.find_spec("torchvision")
     if spec is None or spec.origin is None:
-        raise MissingDependencyError("Detection needs torchvision: pip install 'surge-bnn[vision]'")
+        raise MissingDependencyError(
+            "Detection needs torchvision: pip install 'surge-bnn[vision]', or in a checkout "
+            f"`make setup`, which puts it into {Path(sys.prefix) / APART}."
+        )
     if _compiled_loads(Path(spec.origin).parent):
         return importlib.import_module("torchvision")
     if not _defined:
