@@ -6,11 +6,14 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from surge.kernels import fused, meeting, narrow_conv
+from surge.kernels import fused, meeting, narrow_conv, thinning
 from surge.kernels.branch import RULES
 
-POINTERS = {"alpha": "*fp32", "scale": "*fp32", "level": "*fp32", "partial": "*fp32"}
-NUMBERS = {"count": "i32", "blocks": "i32"}
+POINTERS = {
+    **dict.fromkeys(("alpha", "scale", "level", "partial", "boxes"), "*fp32"),
+    **dict.fromkeys(("alive", "standing"), "*i8"),
+}
+NUMBERS = {"count": "i32", "blocks": "i32", "threshold": "fp32"}
 
 
 def compiled(kernel, constants, dtype, target, **options):
@@ -40,6 +43,7 @@ def kernels():
     tile, sizes = narrow_conv.FORWARD, {"HEIGHT": 32, "WIDTH": 32, "INPUTS": 16, "OUTPUTS": 16}
     constants = {**sizes, "SCALED": True, "BLOCK": tile.pixels}
     yield narrow_conv._forward, constants, {"num_warps": tile.warps, "num_stages": tile.stages}
+    yield thinning._thin, {"BLOCK": thinning.BLOCK}, {"num_warps": 8, "enable_fp_fusion": False}
 
 
 def main():
