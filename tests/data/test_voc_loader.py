@@ -119,3 +119,20 @@ def test_many_pixels_stay_where_they_are_and_give_the_same_batches(tree, monkeyp
     monkeypatch.setattr(voc_loader, "ON_DEVICE", 1)
     (others, _), _ = batch(loader_of(tree))
     assert all(torch.equal(a, b) for a, b in zip(images, others, strict=True))
+
+
+def test_layout_of_a_batch_is_the_one_asked_for(tree):
+    (images, _), _ = batch(loader_of(tree, memory_format=torch.channels_last))
+    assert images.tensors.is_contiguous(memory_format=torch.channels_last)
+    (plain, _), _ = batch(loader_of(tree))
+    assert plain.tensors.is_contiguous() and torch.equal(plain.tensors, images.tensors)
+
+
+def test_small_images_are_padded_with_zeros_of_the_network(tree):
+    """The input of the network is zero there, not the colour black."""
+    dataset = decode(load_voc(tree, "trainval"))
+    loader = BoxLoader(dataset, [(100, 75)], batch_size=4, device="cpu")
+    (images, _), _ = batch(loader)
+    assert images.image_sizes == [(75, 100)] * 4 and images.tensors.shape == (4, 3, 96, 128)
+    assert not images.tensors[:, :, 75:].any() and not images.tensors[:, :, :, 100:].any()
+    assert images.tensors[:, :, :75, :100].all(dim=0).any()

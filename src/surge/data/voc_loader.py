@@ -119,13 +119,14 @@ class BoxLoader(ResidentLoader):
         mirror: bool = False,
         repeat: int = 1,
         dtype: torch.dtype = torch.float32,
+        memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         for scale in scales:
             if min(scale) < 32:
                 raise ConfigError(f"Images within {scale[0]}x{scale[1]} are too small (--size).")
         self.batch_size, self.seed, self.shuffle = batch_size, seed, train
         self.drop_last, self.rank, self.world = False, 0, 1
-        self.augmentation, self.dtype = None, dtype
+        self.augmentation, self.dtype, self.memory_format = None, dtype, memory_format
         self.scales, self.mirror = tuple(scales), mirror
         self._images = len(dataset)
         self._count = len(dataset) * repeat
@@ -196,6 +197,7 @@ class BoxLoader(ResidentLoader):
         # Of the padding a filter takes nothing, and its sum is zero: so is the shift there.
         inside = (rows.sum(dim=2)[:, :, None] * columns.sum(dim=2)[:, None]).round()[:, None]
         images = resized(pixels.to(self.dtype), rows, columns) * self._scale + self._shift * inside
+        images = images.contiguous(memory_format=self.memory_format)
         return Batch(images, [(size[1], size[0]) for size in sizes])
 
     def _moved_boxes(

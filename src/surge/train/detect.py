@@ -26,6 +26,11 @@ TRAIN, TEST = "trainval", "test"
 TEST_BATCH = 16
 
 
+def layout_on(device: torch.device) -> torch.memory_format:
+    """Return the layout of images and kernels that suits a device."""
+    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
+
+
 class DetectionTest(TestStep):
     """Collects what is found in every image, and counts at the end."""
 
@@ -112,23 +117,23 @@ class DetectionTask(Task):
         spec = recipe.data
         assert spec.size is not None
         # Pixels stay exact; only products are in short numbers.
-        wide = torch.promote_types(dtype, torch.float32)
+        shared: dict[str, Any] = {
+            "device": device,
+            "dtype": torch.promote_types(dtype, torch.float32),
+            "memory_format": layout_on(device),
+        }
         train = BoxLoader(
             sets[0],
             [scale_of(factor * spec.size) for factor in spec.sizes],
             batch_size=min(recipe.train.batch, len(sets[0])),
-            device=device,
             seed=seed,
             train=True,
             mirror=spec.augment,
             repeat=spec.repeat,
-            dtype=wide,
+            **shared,
         )
         batch = min(TEST_BATCH, len(sets[1]))
-        test = BoxLoader(
-            sets[1], [scale_of(spec.size)], batch_size=batch, device=device, dtype=wide
-        )
-        return train, test
+        return train, BoxLoader(sets[1], [scale_of(spec.size)], batch_size=batch, **shared)
 
     def example(self, recipe: Recipe, first: Any) -> Any:
         """Return one small image."""
@@ -149,8 +154,9 @@ class DetectionTask(Task):
         teacher = build_teacher(recipe)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            taught = None if teacher is None else teacher.to(device)
-            return make_objective(model, taught, recipe.distill)
+            if teacher is not None:
+                teacher.to(device=device, memory_format=layout_on(device))  # type: ignore[call-overload]
+            return make_objective(model, teacher, recipe.distill)
 
     def test_step(
         self, recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: Any
