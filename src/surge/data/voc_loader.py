@@ -186,7 +186,8 @@ class BoxLoader(ResidentLoader):
     ) -> Batch:
         """Return the images of a batch, resized, mirrored and normalised."""
         if self._resident is None:
-            pixels = stacked([self.pixels[place] for place in places]).to(self.device)
+            pixels = stacked([self.pixels[place] for place in places])
+            pixels = pixels.to(self.device, non_blocking=True)
         else:
             pixels = self._resident.index_select(0, order)
         old_width, old_height, width, height, mirrored = sides

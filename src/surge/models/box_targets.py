@@ -47,7 +47,8 @@ class Objects:
         slots = [most * image + n for image, count in enumerate(counts) for n in range(count)]
         boxes = torch.cat([target["boxes"] for target in targets])
         labels = torch.cat([target["labels"] for target in targets])
-        at = torch.tensor(slots, dtype=torch.int64, device=boxes.device)
+        # A copy that blocks would wait for all that the device has to do.
+        at = torch.tensor(slots, dtype=torch.int64).to(boxes.device, non_blocking=True)
         rows = boxes.new_zeros(most * len(counts), 4).index_copy_(0, at, boxes)
         kinds = labels.new_zeros(most * len(counts)).index_copy_(0, at, labels)
         return cls(rows.view(-1, most, 4), kinds.view(-1, most))

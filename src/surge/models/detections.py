@@ -23,11 +23,13 @@ def map_of(boxes: Tensor, maps: int) -> Tensor:
     return (level - 2).clamp(0, maps - 1).long()
 
 
-def pooled(maps: Sequence[Tensor], boxes: Tensor, strides: Sequence[int], size: int) -> Tensor:
-    """Return ``[N * R, C, size, size]``: RoIAlign of regions ``[N, R, 4]``, each on its map.
+def pooled(
+    maps: Sequence[Tensor], boxes: Tensor, strides: Sequence[int], size: int
+) -> tuple[Tensor, Tensor]:
+    """Return RoIAlign of regions ``[N, R, 4]``, each on its map: ``[N * R, C, size, size]``.
 
-    Regions are put in the order of their maps; how many there are on each is all that the host has
-    to know.
+    They come in the order of their maps: how many there are on each is all that the host has to
+    know. The second tensor undoes it, best on what becomes of the regions, which is smaller.
     """
     image = torch.arange(len(boxes), device=boxes.device, dtype=boxes.dtype)
     image = image[:, None, None].expand(-1, boxes.shape[1], 1)
@@ -41,8 +43,7 @@ def pooled(maps: Sequence[Tensor], boxes: Tensor, strides: Sequence[int], size: 
         align(values, rois, (size, size), 1 / stride, 0)
         for values, rois, stride in zip(maps, ordered, strides, strict=True)
     ]
-    back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    return torch.cat(pieces).index_select(0, back)
+    return torch.cat(pieces), order.argsort()
 
 
 @dataclass(frozen=True, eq=False)

@@ -220,9 +220,9 @@ class Detector(nn.Module):
     def _second(self, pyramid: dict[str, Tensor], regions: Tensor) -> tuple[Tensor, Tensor]:
         heads = self.roi_heads
         maps = [pyramid[str(level)] for level in range(4)]
-        seen = pooled(maps, regions, STRIDES[:4], REGION)
+        seen, back = pooled(maps, regions, STRIDES[:4], REGION)
         scores, boxes = heads.box_predictor(heads.box_head(seen))
-        return scores.float(), boxes.float()
+        return scores.float().index_select(0, back), boxes.float().index_select(0, back)
 
 
 def reactnet_detector(
