@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from surge.data.batch import Batch, padded
 from surge.data.integrity import DamagedDataError
 from surge.data.loader import ResidentLoader
 from surge.data.pictures import CORRUPT, CorruptCount, as_tensor, read_picture, worker_count
@@ -15,7 +16,6 @@ from surge.data.plan import EpochPlan, epoch_plan
 from surge.data.resizing import filters, resized
 from surge.data.voc import BoxSet
 from surge.errors import ConfigError
-from surge.models.pyramid import Batch, padded
 
 Scale = tuple[int, int]
 """Most pixels of the longer and of the shorter side."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from surge.data.batch import Batch
 from surge.errors import ConfigError
 from surge.models.backbone import BackboneReport, load_backbone_
 from surge.models.box_targets import (
@@ -45,7 +46,6 @@ from surge.models.parts import check_classes, check_option
 from surge.models.plain_resnet import resnet18
 from surge.models.pyramid import (
     STRIDES,
-    Batch,
     Body,
     FeaturePyramid,
     PyramidBackbone,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from surge.data.batch import Batch
 from surge.errors import ConfigError
 from surge.models.box_targets import (
     ANCHOR_OVERLAPS,
@@ -19,7 +20,7 @@ from surge.models.box_targets import (
 from surge.models.boxes import chosen, clipped, decoded, large, thinned_levels
 from surge.models.detection_heads import ProposalHead, RegionHead, RegionPredictor
 from surge.models.detections import Detections
-from surge.models.pyramid import STRIDES, Batch, PyramidBackbone
+from surge.models.pyramid import STRIDES, PyramidBackbone
 from surge.models.vision_ops import vision
 
 RATIOS = (0.5, 1.0, 2.0)

@@ -1,13 +1,13 @@
 """From a batch of images to five feature maps: a ResNet-18 and its feature pyramid."""
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from surge.data.batch import Batch, padded
 from surge.errors import ConfigError
 from surge.models.imagenet import WIDTHS, BiRealResNet
 from surge.models.parts import check_option
@@ -15,39 +15,8 @@ from surge.models.plain_resnet import PlainResNet
 
 STRIDES = (4, 8, 16, 32, 64)
 """Pixels of the image per pixel of each of the five maps."""
-MULTIPLE = 32
-"""Sides of a batch are padded to a multiple of this."""
 
 Body = BiRealResNet | PlainResNet
-
-
-@dataclass(frozen=True, eq=False)
-class Batch:
-    """Images of one size, and how large each is without its padding; a sequence of images."""
-
-    tensors: Tensor
-    """``[N, 3, H, W]``, sides multiples of 32, zeros at the right and the bottom."""
-    image_sizes: list[tuple[int, int]]
-    """(height, width) of each."""
-
-    def __len__(self) -> int:
-        return len(self.image_sizes)
-
-    def __getitem__(self, place: int) -> Tensor:
-        height, width = self.image_sizes[place]
-        return self.tensors[place, :, :height, :width]
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return (self[place] for place in range(len(self)))
-
-
-def padded(side: int) -> int:
-    """Return the length to which a side is padded.
-
-    >>> padded(33)
-    64
-    """
-    return -(-side // MULTIPLE) * MULTIPLE
 
 
 def pad_together(images: Sequence[Tensor] | Batch) -> Batch:
