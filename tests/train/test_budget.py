@@ -1,0 +1,24 @@
+"""A schedule fitted to a time, with the time of a step and of a test given."""
+
+from unittest import mock
+
+import pytest
+
+from surge.train import budget
+from surge.train.loop import LoopOptions
+from tests.train.small import CPU, small_recipe, small_sets
+
+
+@pytest.mark.parametrize(("apart", "seconds"), [(1, 60.0), (3, 60.0), (3, 4.0)])
+def test_steps_and_tests_fit_into_the_time(apart, seconds):
+    """An epoch has 3 steps of 0.1 s, a test takes 2 s."""
+    recipe = small_recipe("cnn-bnn", epochs=600, test_epochs=apart)
+    with mock.patch.object(budget, "_measure", return_value=(0.1, 2.0)):
+        found = budget.fitted(
+            recipe, small_sets(), seconds, seed=0, device=CPU, options=LoopOptions()
+        ).train
+    epochs = -(-found.steps // 3)
+    tests = epochs // apart + (epochs % apart > 0)
+    assert found.epochs == epochs and found.test_epochs == apart
+    spent = 0.1 * found.steps + 2.0 * tests
+    assert 0.4 * seconds < spent <= seconds
