@@ -1,5 +1,7 @@
 """The report page in a real Chromium: no errors, controls that work, room on a phone."""
 
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,29 @@ def test_controls_of_the_chart_work(page):
         "nothing to show",
         ["true", "false", "true"],
     ]
+
+
+def test_lines_pass_over_epochs_without_a_test_but_not_over_nan(tmp_path):
+    some, broken = (write_run(tmp_path, f"digits-cnn-{name}") for name in ("recu", "bnn"))
+
+    def change(path, spoil):
+        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        for row in rows:
+            spoil(row)
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (path / "metrics.jsonl").write_text(text)
+
+    change(some, lambda row: (row["epoch"] + 1) % 3 and row.pop("test_top1"))
+    change(broken, lambda row: row.update(test_top1=math.nan) if row["epoch"] == 9 else None)
+    found = visit(
+        write_page(tmp_path, [some, broken]),
+        """
+        const count = (path, letter) => path.getAttribute("d").split(letter).length - 1;
+        const curves = [...document.querySelectorAll(".chart .curve")];
+        return curves.map((path) => [count(path, "M"), count(path, "M") + count(path, "L")]);
+        """,
+    )
+    assert sorted(found) == [[1, 6], [2, 19]]
 
 
 def test_pointer_shows_the_values_of_an_epoch(page):

@@ -69,7 +69,7 @@ def test_twenty_images_are_learned_by_heart(torchvision, smaller, tmp_path, data
     spec = replace(get_recipe("voc-float").data, limit=20)
     images, _ = load_detection_sets(spec, data_dir)
     sets = (images, images)
-    real, precision = learned("voc-float", sets, tmp_path, 100)
+    real, precision = learned("voc-float", sets, tmp_path, 140)
     assert precision > 90
     first, _ = learned("voc-backbone-reactnet", sets, tmp_path, 60, start=real)
     _, precision = learned("voc-reactnet", sets, tmp_path, 80, start=first)

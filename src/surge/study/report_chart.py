@@ -85,7 +85,7 @@ def chart_html(chart: Chart) -> str:
 
 def _short(value: Number) -> Number:
     """Return five digits, which a screen can show."""
-    return None if value is None else float(f"{value:.5g}")
+    return value if value is None or value is False else float(f"{value:.5g}")
 
 
 def bars_html(bars: Bars) -> str:
