@@ -48,15 +48,20 @@ def angular_loss(
     student_output: Tensor,
     student_inputs: Tensor,
     student_weight: Tensor,
+    alpha: Tensor | None = None,
 ) -> Tensor:
-    """Return the squared distance of both outputs, each over its factors' norms; mean of images."""
+    """Return the squared distance of both outputs, each over its factors' norms; mean of images.
 
-    def direction(y: Tensor, a: Tensor, w: Tensor) -> Tensor:
-        lengths: Tensor = _norms(a)[:, None] * _norms(w)
-        return y.float() / lengths[:, :, None, None]
+    Where the student's output holds a scale ``alpha`` per filter, that is taken out.
+    """
 
-    apart = direction(output, inputs, weight) - direction(
-        student_output, student_inputs, student_weight
+    def direction(y: Tensor, a: Tensor, lengths: Tensor) -> Tensor:
+        both: Tensor = _norms(a)[:, None] * lengths
+        return y.float() / both[:, :, None, None]
+
+    theirs = _norms(student_weight)
+    apart = direction(output, inputs, _norms(weight)) - direction(
+        student_output, student_inputs, theirs if alpha is None else theirs * alpha
     )
     return apart.square().sum() / len(apart)
 
@@ -146,9 +151,11 @@ def layer_loss(layer: BinaryLayer, student: Seen, taught: nn.Conv2d, teacher: Se
     )
     # Inputs are all -1 or +1: their length is known without them.
     signs = student.inputs.new_ones(()).expand_as(student.inputs)
-    # Y without alpha: a scale that learned to be zero has no direction.
-    plain = scaled.float() / torch.where(alpha.abs() < 1e-6, 1.0, alpha).view(-1, 1, 1)
-    angular = angular_loss(taught_output, teacher.inputs, taught.weight, plain, signs, binary)
+    # A scale that learned to be zero has no direction.
+    known = torch.where(alpha.abs() < 1e-6, 1.0, alpha)
+    angular = angular_loss(
+        taught_output, teacher.inputs, taught.weight, scaled, signs, binary, known
+    )
     return (
         weights.angular * angular
         + weights.amplitude * amplitude_loss(taught_output, scaled)
