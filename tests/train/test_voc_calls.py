@@ -8,11 +8,11 @@ import pytest
 from tests.train.voc_calls import counted, load_few
 
 MOST = {
-    "voc-float": (1600, 850),
-    "voc-backbone-lws": (5400, 1300),
-    "voc-lws": (6800, 1550),
-    "voc-backbone-ida-surge": (4300, 1050),
-    "voc-ida-surge": (5200, 1150),
+    "voc-float": (1500, 760),
+    "voc-backbone-lws": (5050, 1180),
+    "voc-lws": (6400, 1450),
+    "voc-backbone-ida-surge": (4050, 960),
+    "voc-ida-surge": (5000, 1080),
 }
 """Most calls of a step and of a test batch; rows begin with those before them."""
 WAITS = 12
