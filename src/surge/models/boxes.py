@@ -91,7 +91,7 @@ def thinned(boxes: Tensor, alive: Tensor, threshold: float) -> Tensor:
         from surge.kernels.thinning import thin
 
         return thin(boxes, alive, threshold)
-    share = max(1, PAIRS[boxes.device.type] // boxes.shape[1] ** 2)
+    share = max(1, PAIRS.get(boxes.device.type, PAIRS["cpu"]) // boxes.shape[1] ** 2)
     parts = zip(torch.split(boxes, share), torch.split(alive, share), strict=True)
     return torch.cat([_standing(some, living, threshold) for some, living in parts])
 
