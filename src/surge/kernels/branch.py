@@ -9,6 +9,7 @@ from torch import Tensor
 from surge.functional import operator, sign
 from surge.kernels import fused
 from surge.layers.elastic import nearer_level
+from surge.layers.product import is_channels_last
 from surge.method import Method
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ RULES = {**fused.SURROGATES, "elastic_signed": 3, "elastic_unsigned": 4}
 
 def layout_of(z: Tensor) -> torch.memory_format:
     """Return how a tensor is laid out, if it is dense."""
-    if z.dim() == 4 and z.is_contiguous(memory_format=torch.channels_last):
-        return torch.channels_last
-    return torch.contiguous_format
+    return torch.channels_last if is_channels_last(z) else torch.contiguous_format
 
 
 def fits(layer: "BinaryLayer", z: Tensor) -> bool:
