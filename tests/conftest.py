@@ -2,9 +2,7 @@
 
 import importlib.util
 import os
-import signal
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -117,11 +115,3 @@ def torchvision():
         return vision()
     finally:
         sys.path.remove(apart)
-
-
-@pytest.fixture(autouse=True)
-def unwatched_children():
-    """Forget the SIGCHLD handler of torch's loaders: it outlives them, and OpenVINO spoils it."""
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)

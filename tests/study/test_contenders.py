@@ -1,9 +1,13 @@
 """The engines that are compared, on the network that the figures are about."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
+import surge
 from surge.study.contenders import ENGINES, missing_engines, prepare, start, trial
 from surge.study.workloads import workload
 from tests.runtime.building import import_engine
@@ -34,3 +38,31 @@ def test_every_engine_runs_resnet18_at_224_pixels(tmp_path):
         sizes[contender.engine] = contender.file_bytes
     assert sizes["surge int8"] <= 2_200_000 and sizes["surge"] < 4_300_000
     assert sizes["onnxruntime fp32"] > 46_000_000
+
+
+IN_TURN = """
+import os, signal, sys
+import subprocess
+import sys
+
+import numpy as np
+from surge.study.starting import start_openvino
+
+batch = np.zeros((1, 3, 8, 8), dtype=np.float32)
+runs = [start_openvino(path, batch, 1) for path in 2 * sys.argv[1:]]
+for _ in range(len(runs)):
+    runs[0]()
+    del runs[0]
+caught = []
+signal.signal(signal.SIGINT, lambda *_: caught.append(1))
+os.kill(os.getpid(), signal.SIGINT)
+print("caught", len(caught))
+"""
+
+
+def test_process_bears_signals_after_openvino(tmp_path):
+    """Two cores that went in the order they came would end it here."""
+    surge.to_onnx(torch.nn.Conv2d(3, 4, 3), torch.zeros(1, 3, 8, 8), tmp_path / "net.onnx")
+    words = [sys.executable, "-c", IN_TURN, str(tmp_path / "net.onnx")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.stdout == "caught 1\n", (done.returncode, done.stderr)
