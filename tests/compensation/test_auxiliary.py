@@ -10,6 +10,7 @@ from surge.compensation.auxiliary import redraw
 from surge.errors import ConfigError
 from tests.nets import (
     CASES,
+    UNBATCHED,
     all_methods,
     assert_near,
     auxiliary_gradients,
@@ -210,6 +211,9 @@ def test_pointwise_path_of_a_linear_layer_is_the_full_one():
 
 # ---- low rank
 
+GEOMETRIES = {**CASES, **{f"{name}-unbatched": case for name, case in UNBATCHED.items()}}
+every_geometry = pytest.mark.parametrize("case", GEOMETRIES.values(), ids=GEOMETRIES.keys())
+
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @each_kind
@@ -227,7 +231,19 @@ def test_low_rank_never_exceeds_the_layers_own(case):
     assert path.left.shape[1] == min(compensated.weight.flatten(1).shape)
 
 
-@each_kind
+@every_geometry
+@pytest.mark.parametrize("objective", ["follow", "frozen"])
+def test_low_rank_injects_what_the_product_of_its_factors_would(case, objective):
+    options = {"fixed_scale": SCALE, "objective": objective}
+    plain, compensated, _ = pair(case, auxiliary="low_rank", rank=2, **options)
+    x = case.batch()
+    _, found, gradient = injected(plain, compensated, x)
+    weight = compensated.auxiliary.effective_weight(compensated)
+    g_a, _ = auxiliary_gradients(compensated, weight, x, gradient)
+    assert_near(found, SCALE * g_a)
+
+
+@every_geometry
 def test_low_rank_factors_get_their_share_of_the_weight_gradient(case):
     _, compensated, _ = pair(case, auxiliary="low_rank", rank=2, fixed_scale=SCALE)
     x = case.batch()

@@ -60,6 +60,17 @@ def test_forward_costs_what_the_plain_one_costs(method, case):
     assert forward_flops(compensated, case.batch()) == forward_flops(plain, case.batch())
 
 
+@each_case
+def test_low_rank_costs_small_products_alone(case):
+    """Right three times (forward, both gradients), left twice: it needs no forward."""
+    rank = 3
+    plain, compensated, _ = pair(case, auxiliary="low_rank", rank=rank)
+    more = step_flops(compensated, case.batch()) - step_flops(plain, case.batch())
+    out, inner = plain.weight.flatten(1).shape
+    places = plain(case.batch()).numel() // out
+    assert more == 2 * places * rank * (3 * inner + 2 * out)
+
+
 @every_cost
 def test_step_has_two_more_products(method, case):
     plain, compensated, _ = pair(case, method)

@@ -130,6 +130,7 @@ def test_fp8_changes_the_injection_of_linear_layers_a_little():
         ({"objective": "frozen", "auxiliary": "tied"}, "no weight of its own"),
         ({"arithmetic": "fp4"}, "Accepted: same, fp8"),
         ({"arithmetic": "fp8", "auxiliary": "leaky_tail"}, "does not combine"),
+        ({"arithmetic": "fp8", "auxiliary": "low_rank"}, "too small"),
     ],
 )
 def test_impossible_settings_are_refused(options, words):

@@ -1,6 +1,6 @@
 """Which auxiliary path a layer gets: its weight, its scale, and what it does in a forward."""
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,26 @@ from surge.layers.base import BinaryLayer
 from surge.layers.conv import BinaryConv2d
 from surge.layers.product import geometry_arguments
 from surge.method import per_filter
+
+
+class Ingredients(NamedTuple):
+    """What the auxiliary operator's weight is made of, in the backward and only there."""
+
+    weight: Tensor
+    gain: Tensor | None = None
+    centre: Tensor | None = None
+    """One each per filter: the operator's weight is ``gain * (weight - centre)``."""
+    right: Tensor | None = None
+    """The operator's weight is ``weight @ right``."""
+
+    def whole(self) -> Tensor:
+        """Return the operator's weight."""
+        if self.right is not None:
+            product = self.weight @ self.right.flatten(1)
+            return product.view(-1, *self.right.shape[1:])
+        if self.gain is not None and self.centre is not None:
+            return self.gain * (self.weight - self.centre)
+        return self.weight
 
 
 class AuxiliaryPath(Path):
@@ -65,11 +85,13 @@ class AuxiliaryPath(Path):
         assert self.weight is not None
         return self.weight
 
-    def ingredients(self, layer: BinaryLayer) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return a weight, and the gain and centre per filter that make it the effective one."""
-        weight = self.effective_weight(layer)
+    def ingredients(self, layer: BinaryLayer) -> Ingredients:
+        """Return what makes the effective weight; without gradient where it is not to learn."""
+        return Ingredients(self._learning(self.effective_weight(layer)))
+
+    def _learning(self, weight: Tensor) -> Tensor:
         still = self.options.objective == "bias" or not self.learning
-        return weight.detach() if still else weight, None, None
+        return weight.detach() if still else weight
 
     def arguments(self, layer: BinaryLayer) -> tuple[list[int], list[int], list[int], int]:
         """Return stride, padding, dilation and groups of the auxiliary operator."""
@@ -87,8 +109,7 @@ class AuxiliaryPath(Path):
             tapped, value = z, (entry if route is x else route).detach()
             y = self._main(layer, tapped)
         elif self._plain() and self._fuses(layer, z):
-            weight, gain, centre = self.ingredients(layer)
-            weight = weight if gain is None else gain * (weight - cast(Tensor, centre))
+            weight = self.ingredients(layer).whole()
             return fused.respond_dual(cast(BinaryConv2d, layer), z, weight, self.scale, self.probes)
         elif meets := self._plain() and branch.fits(layer, z):
             binary, route = branch.branch(layer, z, self.scale, self.probes)
@@ -102,19 +123,20 @@ class AuxiliaryPath(Path):
             effective = self.effective_weight(layer).to(value.dtype)
             missing = self._product(layer, value, effective) - y.detach()
             self.alignment = missing.float().square().mean()
-        weight, gain, centre = self.ingredients(layer)
+        made = self.ingredients(layer)
         return inject(
             y,
             route,
             value,
-            weight,
+            made.weight,
             self.scale,
             self.probes["auxiliary"],
             self._weighting(layer, tapped.detach()),
             self.options.noise,
             *self.arguments(layer),
-            gain,
-            centre,
+            made.gain,
+            made.centre,
+            made.right,
             self.options.arithmetic == "fp8",
             meets,
         )
@@ -204,18 +226,17 @@ class TiedPath(AuxiliaryPath):
 
     def effective_weight(self, layer: BinaryLayer) -> Tensor:
         """Return the real-valued weight that the binary one stands for."""
-        weight, gain, centre = self.ingredients(layer)
-        return cast(Tensor, gain) * (weight - cast(Tensor, centre))
+        return self.ingredients(layer).whole()
 
     @torch.no_grad()
-    def ingredients(self, layer: BinaryLayer) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def ingredients(self, layer: BinaryLayer) -> Ingredients:
         """Return the latent weight, which is there anyway, and what to do with its filters."""
         weight = layer.weight.detach()
         dims = per_filter(weight)
         scale = layer.method.packed_scale(weight).expand(weight.shape[0])
         spread = (weight.var(dim=dims, keepdim=True) + 1e-12).sqrt()
         centre = weight.mean(dim=dims, keepdim=True)
-        return weight, layer.geometry.along_weight(scale) / spread, centre
+        return Ingredients(weight, layer.geometry.along_weight(scale) / spread, centre)
 
 
 class PointwisePath(AuxiliaryPath):
@@ -238,7 +259,7 @@ class PointwisePath(AuxiliaryPath):
 
 
 class LowRankPath(AuxiliaryPath):
-    """Auxiliary weight = left @ right, of a small rank."""
+    """Auxiliary weight = left @ right, of a small rank; its products are small, too."""
 
     def _create_weight(self, layer: BinaryLayer, generator: torch.Generator) -> None:
         source = layer.weight.detach()
@@ -251,6 +272,11 @@ class LowRankPath(AuxiliaryPath):
     def effective_weight(self, layer: BinaryLayer) -> Tensor:
         """Return the product, in the layer's shape."""
         return (self.left @ self.right).view_as(layer.weight)
+
+    def ingredients(self, layer: BinaryLayer) -> Ingredients:
+        """Return both factors."""
+        right = self.right.view(-1, *layer.weight.shape[1:])
+        return Ingredients(self._learning(self.left), right=self._learning(right))
 
 
 def redraw(source: Tensor, shape: torch.Size, generator: torch.Generator) -> Tensor:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from surge.functional import operator
 from surge.layers.eight_bits import transposed_linear
-from surge.layers.product import is_channels_last, stand_in, transposed
+from surge.layers.product import is_channels_last, stand_in, transposed, transposed_factors
 
 
 def refuse_double_backward() -> None:
@@ -74,11 +74,11 @@ def leak(binary: Tensor, z: Tensor, factor: Tensor) -> Tensor:
 
 def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _, z, saved, weight, scale, _, weighting, noise = inputs[:8]
-    stride, padding, dilation, groups, gain, centre, ctx.in_fp8, ctx.bare = inputs[8:]
+    stride, padding, dilation, groups, gain, centre, right, ctx.in_fp8, ctx.bare = inputs[8:]
     # Without a weight to learn the value of z is not needed, only its sizes.
     kept = saved if ctx.needs_input_grad[3] else None
     ctx.sizes, ctx.last = saved.shape, is_channels_last(saved)
-    ctx.save_for_backward(kept, weight, scale, weighting, gain, centre)
+    ctx.save_for_backward(kept, weight, scale, weighting, gain, centre, right)
     ctx.noise = noise
     ctx.input_dtype = z.dtype
     ctx.convolution = (stride, padding, dilation) if stride else ()
@@ -87,13 +87,18 @@ def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     refuse_double_backward()
-    saved, weight, scale, weighting, gain, centre = ctx.saved_tensors
+    saved, weight, scale, weighting, gain, centre, right = ctx.saved_tensors
     if gain is not None:
         weight = gain * (weight - centre)
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
     if saved is None:
         saved = stand_in(ctx.sizes, grad, last=ctx.last)
-    if ctx.in_fp8 and not ctx.convolution:
+    to_right = None
+    if right is not None:
+        g_a, to_weight, to_right = transposed_factors(
+            grad, saved, weight, right, ctx.convolution, ctx.groups, needs
+        )
+    elif ctx.in_fp8 and not ctx.convolution:
         g_a, to_weight = transposed_linear(grad, saved, weight, needs)
     else:
         g_a, to_weight = transposed(grad, saved, weight, ctx.convolution, ctx.groups, needs)
@@ -111,7 +116,9 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             to_input = scaled(scale, g_a, ctx.input_dtype)
     if to_weight is not None:
         to_weight = scaled(scale, to_weight, weight.dtype)
-    return grad, to_input, None, to_weight, None, norm, *(None,) * 10
+    if to_right is not None:
+        to_right = scaled(scale, to_right, right.dtype)
+    return grad, to_input, None, to_weight, None, norm, *(None,) * 8, to_right, None, None
 
 
 @operator("inject", backward=_inject_backward, setup=_inject_setup)
@@ -130,6 +137,7 @@ def inject(
     groups: int,
     gain: Tensor | None = None,
     centre: Tensor | None = None,
+    right: Tensor | None = None,
     in_fp8: bool = False,
     bare: bool = False,
 ) -> Tensor:
@@ -138,8 +146,8 @@ def inject(
     ``saved`` has the value of ``z`` (pass the tapped tensor: the main path saves it anyway).
     ``weighting`` multiplies g_a (the scope mask, or a dose per channel). With ``noise`` g_a is
     replaced by Gaussian noise of the same norm. With ``gain`` and ``centre``, one each per filter,
-    the operator's weight is ``gain * (weight - centre)``, made when it is needed. ``in_fp8``: a
-    linear layer's products are computed in 8 bits. ``bare``: g_a goes back to ``z`` as it is, to be
-    scaled and measured there.
+    the operator's weight is ``gain * (weight - centre)``, made when it is needed; with ``right`` it
+    is ``weight @ right``, never made. ``in_fp8``: a linear layer's products are computed in 8 bits.
+    ``bare``: g_a goes back to ``z`` as it is, to be scaled and measured there.
     """
     return output.clone()

@@ -105,6 +105,8 @@ def _check_together(options: PathOptions) -> None:
         )
     if options.align and options.objective == "frozen":
         raise ConfigError('align= trains the auxiliary weight, which objective="frozen" forbids.')
+    if options.auxiliary == "low_rank" and options.arithmetic == "fp8":
+        raise ConfigError('auxiliary="low_rank" has products too small for arithmetic="fp8".')
     if options.fixed_scale is not None and (options.decay, options.reading) != ("none", "unscaled"):
         raise ConfigError("fixed_scale= never changes, so decay= and reading= do not apply to it.")
     changed = [

@@ -64,6 +64,48 @@ def transposed(
     return to_input, to_weight
 
 
+def product(x: Tensor, weight: Tensor, convolution: Sequence[Sequence[int]], groups: int) -> Tensor:
+    """Return W x of a convolution, or of a linear map if ``convolution`` is empty."""
+    if not convolution:
+        return F.linear(x, weight)
+    stride, padding, dilation = convolution
+    convolve = F.conv1d if len(stride) == 1 else F.conv2d
+    return convolve(x, weight, None, stride, padding, dilation, groups)
+
+
+def transposed_factors(
+    grad: Tensor,
+    x: Tensor,
+    left: Tensor,
+    right: Tensor,
+    convolution: Sequence[Sequence[int]],
+    groups: int,
+    needs: tuple[bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Do what :func:`transposed` does for ``W = left @ right``, without making W or its gradient.
+
+    A product with few rows or columns takes the place of each large one. In every group ``right``
+    comes first, with the layer's geometry, then that group's part of ``left`` at each place.
+    """
+    dims = right.dim() - 2 if convolution else 0
+    outer = ([1] * dims, [0] * dims, [1] * dims) if convolution else ()
+    inner = right.repeat(groups, *(1 for _ in right.shape[1:]))
+    left = left.view(*left.shape, *(1 for _ in range(dims)))
+    low = grad.dtype
+    between = product(x.to(low), inner.to(low), convolution, groups) if needs[1] else None
+    if between is None:  # only its sizes matter
+        channels = grad.dim() - 1 - dims
+        sizes = list(grad.shape)
+        sizes[channels] = inner.shape[0]
+        between = stand_in(sizes, grad, last=is_channels_last(grad))
+    back, to_left = transposed(grad, between, left, outer, groups, (True, needs[1]))
+    assert back is not None
+    to_input, to_right = transposed(back, x, inner, convolution, groups, needs)
+    if to_right is not None:
+        to_right = to_right.view(groups, *right.shape).sum(dim=0)
+    return to_input, None if to_left is None else to_left.flatten(1), to_right
+
+
 def is_channels_last(x: Tensor) -> bool:
     """Return whether an image is laid out pixel by pixel."""
     return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
@@ -108,7 +150,5 @@ def scaled_signs_product(
     The gradients are those of the plain product with ``weight``.
     """
     scale = weight.abs().amax(dim=per_filter(weight)).view(-1, *(1 for _ in stride))
-    if not stride:
-        return F.linear(x, sign(weight)) * scale
-    convolve = F.conv1d if len(stride) == 1 else F.conv2d
-    return convolve(x, sign(weight), None, stride, padding, dilation, groups) * scale
+    convolution = (stride, padding, dilation) if stride else ()
+    return product(x, sign(weight), convolution, groups) * scale
