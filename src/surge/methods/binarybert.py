@@ -5,9 +5,8 @@ from torch import Tensor
 
 from surge import functional
 from surge.functional import operator
-from surge.layers.elastic import Elastic
-from surge.method import Geometry, Method, mean_magnitude, register_method
-from surge.methods.bit import ElasticAttention
+from surge.method import Geometry, register_method
+from surge.methods.bit import ElasticInputs
 
 THRESHOLD = 0.7
 
@@ -68,7 +67,7 @@ def split_weight(weight: Tensor, *, rows: bool = False) -> tuple[Tensor, Tensor]
 
 
 @register_method("binarybert", bits=(1, 1), reference="Bai et al., ACL 2021, arXiv:2012.15701")
-class BinaryBERT(Method):
+class BinaryBERT(ElasticInputs):
     """BinaryBERT (Bai et al. 2021), for transformers; ``ternary`` is its first stage.
 
     Weights   w_b = mean(abs(w)) sign(w) over the whole tensor (an embedding: per row)
@@ -81,12 +80,6 @@ class BinaryBERT(Method):
     of one bit are outside what the paper intends (it uses 4 and 8): its accuracy collapses.
     """
 
-    for_transformers = True
-    two_levels = True
-    attention = ElasticAttention
-
-    level: Elastic | None
-
     def __init__(
         self,
         geometry: Geometry,
@@ -95,40 +88,17 @@ class BinaryBERT(Method):
         unsigned: bool = False,
         ternary: bool = False,
     ) -> None:
-        """Start at level 1 until ``initialize_`` saw a batch."""
-        super().__init__(geometry, weight)
-        self.rows = geometry.kind == "embedding"
-        self.unit_inputs, self.ternary = unsigned, ternary
+        """Choose the stage."""
+        super().__init__(geometry, weight, unsigned=unsigned)
+        self.ternary = ternary
         if ternary:
             self.bits = (2, 1)
-        self.level = None if self.rows else Elastic(unsigned=unsigned)
-
-    @classmethod
-    def behind_relu(cls) -> dict[str, bool]:
-        """Inputs that are hardly ever negative become 0 or a."""
-        return {"unsigned": True}
-
-    def binarize(self, z: Tensor) -> Tensor:
-        """Take the nearer of the two levels."""
-        assert self.level is not None
-        return self.level(z)  # type: ignore[no-any-return]
-
-    def input_rule(self) -> tuple[str, Tensor | None] | None:
-        """Name the elastic rule."""
-        return None if self.level is None else self.level.rule
-
-    def surrogate_is_zero(self, z: Tensor) -> Tensor:
-        """Zero outside the levels."""
-        assert self.level is not None
-        return self.level.outside(z)
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign or ternary value, times the scale."""
         if self.ternary:
             return ternary_identity(weight, self.rows)
-        fixed = weight.detach()
-        scale = mean_magnitude(fixed) if self.rows else fixed.abs().mean()
-        return functional.scaled_sign_identity(weight, scale)
+        return functional.scaled_sign_identity(weight, self.magnitude(weight))
 
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the values, which in the ternary stage include 0, and the scales."""
