@@ -99,7 +99,7 @@ class Trainer:
         if self.parts.compensation is not None and self.world.leads and measurable:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
         self.recorder = make_recorder(self, synced=synced)
-        self.epoch, self.seconds = 0, 0.0
+        self.epoch, self.seconds, self.rate = 0, 0.0, 0.0
         self.noted: dict[str, Any] | None = None
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}
@@ -171,12 +171,11 @@ class Trainer:
         if self.recorder is not None:
             self.recorder.begin_epoch()
         start = time.monotonic()
-        rate = base = self.begin_epoch()
+        self.begin_epoch()
         done, self.noted = midway.take_up(self, watch, self.noted) if self.noted else 0, None
         first = self._steps_before()
-        for number, (part, weight) in enumerate(self.batches(done), start=first + done):
-            rate = self._rate_at(number, base)
-            self.step(part, weight, *self._turn(number))
+        for number, part, numbers in self.steps(done):
+            self.step(part, *numbers)
             if self._test_is_due(number + 1):
                 self._judge()
                 self.parts.model.train()
@@ -189,8 +188,7 @@ class Trainer:
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
             raise self._diverged()
-        if wants_recalibration(self.parts.model):
-            self._recalibrate()
+        self.recalibrate()
         due = is_tested(self.recipe.train, self.epoch)
         test_loss = self._judge() if due else None
         tested = {self.recipe.metric: self.last, **self.scores} if due else {}
@@ -199,7 +197,7 @@ class Trainer:
         row: Row = {
             "epoch": self.epoch,
             "seconds": round(seconds, 4),
-            "lr": rate,
+            "lr": self.rate,
             "train_loss": loss / count,
             **({f"train_{self.task.hits}": 100 * hits / count} if self.task.hits else {}),
             **({} if test_loss is None else {"test_loss": test_loss}),
@@ -227,13 +225,12 @@ class Trainer:
     def _steps_before(self) -> int:
         return self.epoch * len(self.train_loader)
 
-    def _rate_at(self, number: int, rate: float) -> float:
-        """Set and return the learning rate of a step, where every step has its own."""
-        own = rate_at(self.recipe.train, number, rate, len(self.train_loader))
-        if own is None:
-            return rate
-        set_learning_rate(self.parts.optimizer, own)
-        return own
+    def _set_rate(self, number: int, base: float) -> None:
+        """Set the learning rate of a step, where it is not just that of its epoch."""
+        own = rate_at(self.recipe.train, number, base, len(self.train_loader))
+        if own is not None:
+            set_learning_rate(self.parts.optimizer, own)
+        self.rate = base if own is None else own
 
     def _turn(self, number: int) -> tuple[float, ...]:
         """Say whose turn a step is, where steps differ: each kind gets a graph of its own."""
@@ -253,13 +250,13 @@ class Trainer:
         Random numbers that a step draws (the noise control) depend on seed, epoch and rank alone.
         """
         spec = self.recipe.train
-        rate = learning_rate(spec, self.epoch)
-        set_learning_rate(self.parts.optimizer, rate)
+        self.rate = learning_rate(spec, self.epoch)
+        set_learning_rate(self.parts.optimizer, self.rate)
         on_epoch(self.parts.model, self.epoch, spec.epochs)
         if not self.options.shared:
             torch.manual_seed(step_seed(self.seed, self.epoch, self.world.rank))
         self.parts.model.train()
-        return rate
+        return self.rate
 
     def batches(self, start: int = 0) -> Iterator[tuple[EpochPlan, float]]:
         """Yield this rank's part of every batch of the epoch, and the weight of its loss."""
@@ -272,8 +269,23 @@ class Trainer:
             whole = min(loader.batch_size, len(plan) - index * loader.batch_size)
             yield part, len(part) * self.world.size / whole
 
-    def _recalibrate(self) -> None:
-        """Let norms see the weights of inference, on full training batches of this epoch."""
+    def steps(self, start: int = 0) -> Iterator[tuple[int, EpochPlan, tuple[float, ...]]]:
+        """Set the learning rate of every step of the epoch, and yield what the step gets.
+
+        The first item is its number, counted from the first step of the run.
+        """
+        base, before = self.rate, self._steps_before() + start
+        for number, (part, weight) in enumerate(self.batches(start), start=before):
+            self._set_rate(number, base)
+            yield number, part, (weight, *self._turn(number))
+
+    def recalibrate(self) -> None:
+        """Let norms see the weights of inference, where those are others than in training.
+
+        They look at full training batches of this epoch.
+        """
+        if not wants_recalibration(self.parts.model):
+            return
         loader = self.train_loader
         full = max(1, len(self.sets[0]) // loader.batch_size)
         with self.train_step.autocast():
