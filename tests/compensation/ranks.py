@@ -7,11 +7,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import surge
-from tests.nets import COMPENSABLE, cnn, images, loss_of, train
+from tests.nets import CASES, COMPENSABLE, cnn, images, loss_of, train
 
 WORLD = 2
 BATCHES = [images(count=8, seed=seed) for seed in range(3)]
-VARIANTS = {"tied": {"auxiliary": "tied"}, "weight_side": {"weight_side": 0.3}}
+VARIANTS = {
+    "tied": {"auxiliary": "tied"},
+    "weight_side": {"weight_side": 0.3},
+    "noise": {"noise": True},
+}
 RUNS = {method: (method, {}) for method in COMPENSABLE} | {
     f"recu-{name}": ("recu", options) for name, options in VARIANTS.items()
 }
@@ -49,6 +53,19 @@ def overflow_on_one_rank(rank):
     return {"kept": compensation.scales() == before}
 
 
+def noise_on_one_batch():
+    """The input gradient of one layer, eager and compiled: all ranks have the same batch."""
+    case, found = CASES["conv2d"], {}
+    for name in ("eager", "compiled"):
+        layer = case.build()
+        surge.compensate_(layer, noise=True)
+        call = layer if name == "eager" else torch.compile(layer, backend="aot_eager")
+        x = case.batch().requires_grad_()
+        call(x).square().sum().backward()
+        found[name] = x.grad.flatten().tolist()
+    return found
+
+
 def work(rank, folder):
     """Run all cases as one rank and leave the results in a file."""
     torch.set_num_threads(1)
@@ -57,5 +74,6 @@ def work(rank, folder):
     )
     results = {name: final_scales(*run, rank) for name, run in RUNS.items()}
     results["overflow"] = overflow_on_one_rank(rank)
+    results["noise"] = noise_on_one_batch()
     torch.distributed.destroy_process_group()
     (folder / f"{rank}.json").write_text(json.dumps(results))

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surge.compensation.dual_path import inject, tap
+from surge.compensation.noise import Source
 from surge.compensation.options import Kind, PathOptions
 from surge.compensation.path import Path, Watch
 from surge.compensation.scaler import initial_scale
@@ -35,13 +36,14 @@ class AuxiliaryPath(Path):
         self.clamp: tuple[nn.Module, ...] = ()
         self.alignment: Tensor | None = None
         self._create_weight(layer, generator)
+        device = layer.weight.device
+        self.source = Source(generator, device) if options.noise else None
         shaped = self.effective_weight(layer).detach()
         if not shaped.any():
             raise ConfigError("its weight is all zeros, so the auxiliary gradient would be zero")
         first = options.fixed_scale
         initial = initial_scale(shaped) if first in (None, "initial") else float(cast(float, first))
         self.scale.fill_(initial)
-        device = layer.weight.device
         self.register_buffer("direction", torch.ones((), device=device))
         if options.weight_side:
             self.register_buffer(
@@ -111,7 +113,7 @@ class AuxiliaryPath(Path):
             self.scale,
             self.probes["auxiliary"],
             self._weighting(layer, tapped.detach()),
-            self.options.noise,
+            None if self.source is None else self.source.draw(),
             *self.arguments(layer),
             gain,
             centre,
@@ -160,7 +162,7 @@ class AuxiliaryPath(Path):
             self.weight_scale,
             self.probes["auxiliary"],
             None,
-            False,
+            None,
             *geometry_arguments(layer.geometry),
         )
         return layer.method.scale_output(y, z)

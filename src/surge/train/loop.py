@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from surge.data import EpochPlan
 from surge.errors import ConfigError
@@ -24,12 +23,12 @@ from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.options import LoopOptions, Outcome
 from surge.train.recorder import make_recorder
 from surge.train.run import RunFolder
-from surge.train.schedule import is_tested, learning_rate, rate_at, step_seed
-from surge.train.search import first_bad_layer
+from surge.train.schedule import is_tested, is_tested_midway, learning_rate, rate_at, step_seed
+from surge.train.search import diverged_error
 from surge.train.step import Criterion, TrainStep
 from surge.train.sync_norm import synchronize_norms_
 from surge.train.task import task_of
-from surge.train.watch import BitWatch, DivergedError, first_bad_state
+from surge.train.watch import BitWatch
 
 __all__ = ["LoopOptions", "Outcome", "Row", "Trainer"]
 
@@ -91,7 +90,7 @@ class Trainer:
         self.step: Callable[..., None] = self.train_step
         self.test: Callable[[EpochPlan], None] = self.test_step
         if self.mode.captured:
-            self.step = Captured(self.train_step, self._state)
+            self.step = Captured(self.train_step, self.train_step.state)
             self.test = Captured(self.test_step, lambda: [self.test_step.sums.values])
         self.meter: DoseMeter | None = None
         # Synchronised norms would wait for the other ranks, which take no part in measuring.
@@ -104,18 +103,6 @@ class Trainer:
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}
         self.best_scores: dict[str, float] = {}
-
-    def _state(self) -> list[Tensor]:
-        model = self.parts.model
-        inner = [
-            value
-            for state in self.parts.optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, Tensor)
-        ]
-        learned = self.train_step.learned
-        own = [] if learned is None else list(learned.parameters())
-        return [*model.parameters(), *own, *model.buffers(), *inner, self.train_step.sums.values]
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint; return a sentence for each damaged one."""
@@ -176,7 +163,7 @@ class Trainer:
         first = self._steps_before()
         for number, part, numbers in self.steps(done):
             self.step(part, *numbers)
-            if self._test_is_due(number + 1):
+            if is_tested_midway(self.recipe.train, number + 1, len(self.train_loader)):
                 self._judge()
                 self.parts.model.train()
             done = number + 1 - first
@@ -187,7 +174,7 @@ class Trainer:
                     self.save(noted)
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
-            raise self._diverged()
+            raise diverged_error(self)
         self.recalibrate()
         due = is_tested(self.recipe.train, self.epoch)
         test_loss = self._judge() if due else None
@@ -217,7 +204,7 @@ class Trainer:
         """Test, note what is best so far, and return the loss, if a test has one."""
         self.last, loss = self.evaluate()
         if loss is not None and not math.isfinite(loss):
-            raise self._diverged()
+            raise diverged_error(self)
         if self.last > self.best:
             self.best, self.best_epoch, self.best_scores = self.last, self.epoch, self.scores
         return loss
@@ -239,15 +226,10 @@ class Trainer:
             return ()
         return (float(number % compensation.every > 0),)
 
-    def _test_is_due(self, done: int) -> bool:
-        every, epoch = self.recipe.train.test_every, len(self.train_loader)
-        last = done % epoch == 0 or done == self.recipe.train.steps
-        return every is not None and done % every == 0 and not last
-
     def begin_epoch(self) -> float:
         """Set all schedules of this epoch and return its learning rate.
 
-        Random numbers that a step draws (the noise control) depend on seed, epoch and rank alone.
+        Random numbers that a step draws depend on seed, epoch and rank alone.
         """
         spec = self.recipe.train
         self.rate = learning_rate(spec, self.epoch)
@@ -302,14 +284,6 @@ class Trainer:
         # The bare model: the other ranks take no part in this.
         doses = self.meter.measure(lambda: self.train_step.compute(self.parts.model, part)[0])
         return {"delivered": sum(doses.values()) / len(doses)}
-
-    def _diverged(self) -> DivergedError:
-        where = first_bad_layer(self) or first_bad_state(self.parts.model) or "the loss alone"
-        kept = f"The last good checkpoint is kept in {self.folder.checkpoints}."
-        return DivergedError(
-            f"Training diverged in epoch {self.epoch} of {self.recipe.name}: {where} is not "
-            f"finite. {kept if self.folder.begun else 'No checkpoint was written yet.'}"
-        )
 
     def evaluate(self) -> tuple[float, float | None]:
         """Return (the recipe's metric in percent, loss) on what is tested on."""
