@@ -75,8 +75,8 @@ def rate_at(spec: TrainSpec, step: int, rate: float, epoch: int) -> float | None
 def step_seed(seed: int, epoch: int, rank: int) -> int:
     """Return the seed of the random numbers that the steps of an epoch draw on one rank.
 
-    Dropout, drawn weights and a detector's choice of regions come from there, the noise control does
-    not. A function of the epoch, so that nothing needs to be saved between epochs.
+    Dropout, drawn weights and a detector's choice of regions come from there; the noise control has
+    its own. A function of the epoch, so that nothing needs to be saved between epochs.
     """
     text = f"steps of epoch {epoch} of seed {seed} on rank {rank}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
