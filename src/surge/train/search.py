@@ -10,13 +10,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from surge.train import midway
-from surge.train.watch import BitWatch, Sentinel, first_bad_gradient, first_bad_state
+from surge.train.watch import (
+    BitWatch,
+    DivergedError,
+    Sentinel,
+    first_bad_gradient,
+    first_bad_state,
+)
 
 if TYPE_CHECKING:
     from surge.train.loop import Trainer
 
 PATIENCE = 120.0
 """Seconds after which a search ends without an answer."""
+
+
+def diverged_error(trainer: "Trainer") -> DivergedError:
+    """Return an error that says where a run diverged and what is left of it."""
+    folder = trainer.folder
+    where = first_bad_layer(trainer) or first_bad_state(trainer.parts.model) or "the loss alone"
+    kept = f"The last good checkpoint is kept in {folder.checkpoints}."
+    return DivergedError(
+        f"Training diverged in epoch {trainer.epoch} of {trainer.recipe.name}: {where} is not "
+        f"finite. {kept if folder.begun else 'No checkpoint was written yet.'}"
+    )
 
 
 def first_bad_layer(diverged: "Trainer") -> str | None:
