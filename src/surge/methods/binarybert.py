@@ -73,11 +73,13 @@ class BinaryBERT(ElasticInputs):
     Weights   w_b = mean(abs(w)) sign(w) over the whole tensor (an embedding: per row)
               ternary: s t, t = sign(w) where abs(w) > 0.7 mean(abs(w)) else 0, s = mean there
               gradient passes unchanged
-    Inputs    learnt step sizes, which for one bit are the elastic rules of BiT: a sign(x), or
-              {0, a} with ``unsigned`` (behind the activation and the softmax)
+    Inputs    two levels with a learnable distance, as in BiT: a sign(x), or {0, a} with
+              ``unsigned`` (behind the activation and the softmax); no shift
+              gradients of x and of a: see ``surge.layers.elastic``
     Schedule  half the width in ternary, then ``split_weight``, then fine-tuning.
-    Paper vs here: sign(0) = +1; the mean of the weights is a constant in the backward. Activations
-    of one bit are outside what the paper intends (it uses 4 and 8): its accuracy collapses.
+    Paper vs here: sign(0) = +1. Inputs of one bit are outside what the paper intends (it uses 4 and
+    8 bits with learnt steps, where its code has no 1-bit form): BiT's levels stand for them, and
+    the accuracy collapses.
     """
 
     def __init__(

@@ -42,8 +42,9 @@ class BONN(Method):
     Schedule  the loss starts with the first announced epoch.   Output scale  none (in k_b).
     Paper vs here: m and s are not learned by gradient but set to where the loss is smallest, the
     mean and standard deviation of abs(k), after every step. n is not stated: 0.01. The feature
-    loss needs features and labels, which no layer has: :class:`FeatureLoss`, which the training
-    loop for images asks for; ``feature_strength=0`` leaves it out.
+    loss needs features and labels, which no layer has: :class:`FeatureLoss`, a mean over the batch
+    (a sum there), which the training loop for images asks for; ``feature_strength=0`` leaves it
+    out.
     """
 
     dropped = ("mode", "width", "active_strength", "vector")

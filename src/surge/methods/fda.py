@@ -62,8 +62,9 @@ class FDA(Method):
     Schedule  n = 9 + floor(9 e/E); s = 0.05 (1 + cos(pi (e + 1)/E)), 0 in the last epoch and until
               the first epoch is announced.   Extra loss  none.
     Paper vs here: omega, n and s are BiBench's, since the authors published no training code;
-    their evaluation code has one alpha per layer, which is ``layer_scale=True``. Where noise is
-    on, some gradient passes beyond abs(x) = 1 too; SURGE's scope goes by sign's alone.
+    their evaluation code has one alpha per layer, which is ``layer_scale=True``. BiBench tests
+    with the noise of the epoch. Where noise is on, some gradient passes beyond abs(x) = 1 too;
+    SURGE's scope goes by sign's alone.
     """
 
     dropped = (

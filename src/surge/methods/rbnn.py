@@ -1,6 +1,7 @@
 """RBNN: weights rotated towards their bits at the start of every epoch."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -129,8 +130,9 @@ class RBNN(Method):
 
     def rotate(self, filters: Tensor) -> Tensor:
         """Return L^T v R for weights of any shape."""
+        kind = filters.device.type
         # Half precision would flip signs: outside autocast, in the weight's own type.
-        with torch.autocast(filters.device.type, enabled=False):
+        with nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
             matrices = filters.reshape(-1, self.left.shape[0], self.right.shape[0])
             return (self.left.T @ matrices @ self.right).reshape(filters.shape)
 
