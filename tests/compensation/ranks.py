@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import surge
+from surge.compensation.reference import calibrate_, learn_bias_
 from tests.nets import CASES, COMPENSABLE, cnn, images, loss_of, train
 
 WORLD = 2
@@ -42,6 +43,31 @@ def final_scales(method, options, rank=None):
     return compensation.scales() | weights
 
 
+def with_reference(learn, options, rank=None):
+    """Train three steps that also ask the smooth reference; return what was learned from it."""
+    net = cnn("recu", norm=False)
+    compensation = surge.compensate_(net, **options)
+    model = net if rank is None else DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    compensation.follow(optimizer)
+    said = []
+    for batch in [share(batch, rank) for batch in BATCHES]:
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        answer = learn(net, compensation, lambda batch=batch: loss_of(net, batch))
+        said.append(answer if isinstance(answer, float) else sum(answer.values()))
+        optimizer.step()
+    paths = compensation.paths.items()
+    learned = {f"{name}.weight": path.weight.flatten().tolist() for name, path in paths}
+    return {"said": said, "scales": list(compensation.scales().values()), **learned}
+
+
+REFERENCES = {
+    "bias": (learn_bias_, {"objective": "bias"}),
+    "calibrated": (calibrate_, {}),
+}
+
+
 def overflow_on_one_rank(rank):
     """One rank's gradients are not finite: every rank must keep its scale."""
     net = cnn(norm=False)
@@ -74,6 +100,7 @@ def work(rank, folder):
     )
     results = {name: final_scales(*run, rank) for name, run in RUNS.items()}
     results["overflow"] = overflow_on_one_rank(rank)
+    results |= {name: with_reference(*run, rank) for name, run in REFERENCES.items()}
     results["noise"] = noise_on_one_batch()
     torch.distributed.destroy_process_group()
     (folder / f"{rank}.json").write_text(json.dumps(results))

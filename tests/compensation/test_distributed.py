@@ -45,6 +45,15 @@ def test_overflow_on_one_rank_keeps_the_scale_on_all(results):
     assert [result["overflow"] for result in results] == [{"kept": True}] * ranks.WORLD
 
 
+@pytest.mark.parametrize("name", ranks.REFERENCES)
+def test_what_the_reference_teaches_is_that_of_one_process_with_the_whole_batch(results, name):
+    first, second = (result[name] for result in results)
+    assert first == second
+    alone = ranks.with_reference(*ranks.REFERENCES[name])
+    for key, value in alone.items():
+        assert first[key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
+
+
 def test_noise_of_every_rank_is_its_own(results):
     first, second = (result["noise"] for result in results)
     assert first["eager"] != second["eager"]

@@ -88,6 +88,42 @@ def test_calibrate_limits_the_scale_to_the_dose_and_may_turn_it_negative():
     assert all(scale < 0 for scale in compensation.scales().values())
 
 
+@pytest.mark.parametrize(
+    "options", [{"noise": True}, {"aux_input": "layer_input"}], ids=["noise", "elsewhere"]
+)
+def test_calibrate_refuses_what_it_does_not_measure(options):
+    model, compensation = network(**options)
+    with pytest.raises(ConfigError, match="enters sign"):
+        calibrate_(model, compensation, lambda: batch_loss(model))
+
+
+@pytest.mark.parametrize("scope", ["clipped", "unclipped"])
+def test_measured_gradient_stays_inside_the_scope(scope):
+    model, compensation = network("bireal", scope=scope)
+    everything, plain = network("bireal")
+    found = measure(model, compensation, lambda: batch_loss(model))
+    whole = measure(everything, plain, lambda: batch_loss(everything))
+    for name, gradients in found.items():
+        inside = gradients.auxiliary != 0
+        assert 0 < inside.float().mean() < 1
+        assert torch.equal(gradients.auxiliary[inside], whole[name].auxiliary[inside])
+
+
+def test_measure_refuses_a_wrapper():
+    model, compensation = network()
+    with pytest.raises(ConfigError, match="not a wrapper"):
+        measure(nn.Sequential(model), compensation, lambda: batch_loss(model))
+
+
+def test_weight_that_learns_the_bias_belongs_to_the_optimizer_alone():
+    """Not to autograd: data-parallel wrappers wait for the gradient of all it trains."""
+    model, compensation = network(objective="bias")
+    assert not any(p.requires_grad for p in compensation.parameters())
+    others = [p for p in model.parameters() if p.requires_grad]
+    with pytest.raises(ConfigError, match="does not hold the auxiliary weight"):
+        compensation.follow(torch.optim.SGD(others, lr=0.1))
+
+
 def test_learning_the_bias_lowers_the_error():
     model, compensation = network(objective="bias")
     weights = [path.weight for path in compensation.paths.values()]

@@ -112,7 +112,7 @@ class AuxiliaryPath(Path):
             weight,
             self.scale,
             self.probes["auxiliary"],
-            self._weighting(layer, tapped.detach()),
+            self.weighting(layer, tapped.detach()),
             None if self.source is None else self.source.draw(),
             *self.arguments(layer),
             gain,
@@ -167,7 +167,8 @@ class AuxiliaryPath(Path):
         )
         return layer.method.scale_output(y, z)
 
-    def _weighting(self, layer: BinaryLayer, z: Tensor) -> Tensor | None:
+    def weighting(self, layer: BinaryLayer, z: Tensor) -> Tensor | None:
+        """Return what multiplies g_a: the scope's mask, the dose of every channel; None for 1."""
         options = self.options
         if options.scope == "all" and options.dose == "uniform":
             return None

@@ -44,7 +44,10 @@ class Compensation:
         strangers = [
             name
             for name, path in self.paths.items()
-            if any(p.requires_grad and id(p) not in owned for p in path.parameters())
+            if any(
+                id(p) not in owned and (p.requires_grad or path.options.objective == "bias")
+                for p in path.parameters()
+            )
         ]
         if strangers:
             raise ConfigError(

@@ -29,7 +29,8 @@ class PathOptions:
     decay: Literal["none", "cosine"] = "none"
     """Let the dose fall to zero over training."""
     dose: Literal["uniform", "clipped_share"] = "uniform"
-    """Spread g_a evenly, or over channels in proportion to their clipped share."""
+    """Spread g_a evenly, or over channels in proportion to their clipped share, which is counted
+    like a norm's statistics: in one forward of one process."""
     weight_side: float = 0.0
     """Share of the weight gradient's norm added to it as z * G (mu in the notes)."""
     align: float = 0.0
@@ -39,7 +40,7 @@ class PathOptions:
     rank: int = 4
     """Rank of the low-rank auxiliary weight."""
     objective: Literal["follow", "bias", "frozen"] = "follow"
-    """Train W_a by its own gradient, to predict the missing one (``calibrate``), or not at all."""
+    """Train W_a by its own gradient, or (``learn_bias_``) to predict the missing one, or never."""
     every: int = 1
     """Train W_a in every so many-th step only; g_a is injected in all."""
     share: float = 1.0
@@ -91,6 +92,11 @@ def _check_positive(name: str, value: object) -> None:
         raise ConfigError(f"{name}={value!r} must be a positive, finite number.")
 
 
+def _changed(options: PathOptions, *names: str) -> list[str]:
+    """Return those of the settings that are not at their default."""
+    return [name for name in names if getattr(options, name) != getattr(PathOptions, name)]
+
+
 def _check_together(options: PathOptions) -> None:
     weightless = options.auxiliary in ("tied", "leaky_tail")
     if weightless and (options.align or options.objective != "follow" or options.every > 1):
@@ -105,20 +111,21 @@ def _check_together(options: PathOptions) -> None:
         )
     if options.align and options.objective == "frozen":
         raise ConfigError('align= trains the auxiliary weight, which objective="frozen" forbids.')
-    if options.fixed_scale is not None and (options.decay, options.reading) != ("none", "unscaled"):
-        raise ConfigError("fixed_scale= never changes, so decay= and reading= do not apply to it.")
-    changed = [
-        name
-        for name in (
-            "scope",
-            "aux_input",
-            "dose",
-            "weight_side",
-            "noise",
-            "fixed_scale",
-            "arithmetic",
+    others = _changed(options, "scope", "aux_input", "dose", "noise")
+    others += ['auxiliary="low_rank"'] if options.auxiliary == "low_rank" else []
+    if options.objective == "bias" and others:
+        raise ConfigError(
+            'objective="bias" trains one weight to predict what is missing at the tensor that '
+            f"enters sign; it does not combine with {', '.join(others)}."
         )
-        if getattr(options, name) != getattr(PathOptions, name)
-    ]
-    if options.auxiliary == "leaky_tail" and changed:
-        raise ConfigError(f'auxiliary="leaky_tail" does not combine with {", ".join(changed)}.')
+    if options.fixed_scale is not None and _changed(options, "decay", "reading"):
+        raise ConfigError("fixed_scale= never changes, so decay= and reading= do not apply to it.")
+    others = _changed(
+        options,
+        *("scope", "aux_input", "reading", "dose"),
+        *("weight_side", "noise", "fixed_scale", "arithmetic"),
+    )
+    if options.auxiliary == "leaky_tail" and others:
+        raise ConfigError(f'auxiliary="leaky_tail" does not combine with {", ".join(others)}.')
+    if options.auxiliary != "low_rank" and _changed(options, "rank"):
+        raise ConfigError(f'rank={options.rank} is for auxiliary="low_rank" alone.')
