@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from surge import functional
-from surge.functional import operator
+from surge.functional import operator, pass_to_first
 from surge.method import Geometry, register_method
 from surge.methods.bit import ElasticInputs
 
@@ -24,11 +24,7 @@ def ternary_parts(weight: Tensor, *, rows: bool = False) -> tuple[Tensor, Tensor
     return functional.sign(weight) * kept, scale.to(weight.dtype)
 
 
-def _straight(ctx: object, grad: Tensor) -> tuple[Tensor, None]:
-    return grad, None
-
-
-@operator("ternary_identity", backward=_straight)
+@operator("ternary_identity", backward=pass_to_first)
 def ternary_identity(weight: Tensor, rows: bool) -> Tensor:
     """Return the ternary weight; the gradient passes unchanged."""
     values, scale = ternary_parts(weight, rows=rows)

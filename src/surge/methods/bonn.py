@@ -6,14 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
-from surge.functional import operator, sign, widened
+from surge.functional import operator, save_inputs, sign, widened
 from surge.method import Geometry, Method, per_filter, register_method
 
 VARIANCE_FLOOR = 1e-6
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,7 +18,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     return passed * vector, (passed * kernel).sum(dim=0)
 
 
-@operator("reconstructed_weight", backward=_backward, setup=_setup)
+@operator("reconstructed_weight", backward=_backward, setup=save_inputs)
 def reconstructed_weight(kernel: Tensor, vector: Tensor) -> Tensor:
     """Return ``mean(vector) sign(kernel)``; gradients as of ``vector * kernel``, clipped at 1."""
     return vector.mean() * sign(kernel)
