@@ -7,8 +7,9 @@ import torch
 
 from surge.cli import main
 from surge.models import build_model
+from surge.study.ceilings import Ceilings
 from surge.study.training_networks import NETWORKS, Network
-from surge.study.training_speed import Ceilings, Step, held_bytes, peak_bytes
+from surge.study.training_speed import Step, held_bytes, peak_bytes
 
 
 @pytest.fixture(autouse=True)
