@@ -16,6 +16,7 @@ VARIANTS = {
     "tied": {"auxiliary": "tied"},
     "weight_side": {"weight_side": 0.3},
     "noise": {"noise": True},
+    "every": {"every": 2},
 }
 RUNS = {method: (method, {}) for method in COMPENSABLE} | {
     f"recu-{name}": ("recu", options) for name, options in VARIANTS.items()
@@ -31,7 +32,8 @@ def final_scales(method, options, rank=None):
     """Train three steps, alone or as one of the ranks, and return all scales and one weight."""
     net = cnn(method, norm=False)
     compensation = surge.compensate_(net, **options)
-    model = net if rank is None else DistributedDataParallel(net, find_unused_parameters=False)
+    seldom = "every" in options
+    model = net if rank is None else DistributedDataParallel(net, find_unused_parameters=seldom)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
     compensation.follow(optimizer)
     train(model, optimizer, [share(batch, rank) for batch in BATCHES])
@@ -40,7 +42,12 @@ def final_scales(method, options, rank=None):
         for name, path in compensation.paths.items()
         if isinstance(path.weight, nn.Parameter)
     }
-    return compensation.scales() | weights
+    sides = {
+        f"{name}.weight_scale": float(path.weight_scale)
+        for name, path in compensation.paths.items()
+        if path.options.weight_side
+    }
+    return compensation.scales() | weights | sides
 
 
 def with_reference(learn, options, rank=None):

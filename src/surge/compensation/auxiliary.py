@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.compensation.dual_path import inject, tap
+from surge.compensation.dual_path import inject, tap, tap_whole
 from surge.compensation.noise import Source
 from surge.compensation.options import Kind, PathOptions
 from surge.compensation.path import Path, Watch
@@ -49,6 +49,8 @@ class AuxiliaryPath(Path):
             self.register_buffer(
                 "weight_scale", torch.full((), initial_scale(layer.weight), device=device)
             )
+            for name in ("weight", "weight_side"):
+                self.probes[name] = torch.zeros_like(layer.weight, requires_grad=True)
 
     def _create_weight(self, layer: BinaryLayer, generator: torch.Generator) -> None:
         """Register this kind's parameters."""
@@ -153,12 +155,12 @@ class AuxiliaryPath(Path):
         if not self.options.weight_side:
             return layer.respond(z)
         weight = layer.method.binarize_weight(layer.weight)
-        y = layer.product(layer.method.binarize(z), tap(weight, self.probes["weight"]))
+        y = layer.product(layer.method.binarize(z), tap_whole(weight, self.probes["weight"]))
         y = inject(
             y,
             z.detach(),
             z.detach(),
-            tap(weight, self.probes["weight_side"]),
+            tap_whole(weight, self.probes["weight_side"]),
             self.weight_scale,
             self.probes["auxiliary"],
             None,

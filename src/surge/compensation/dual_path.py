@@ -58,6 +58,20 @@ def tap(x: Tensor, probe: Tensor) -> Tensor:
     return x.clone()
 
 
+def _tap_whole_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    refuse_double_backward()
+    return grad, grad
+
+
+@operator("tap_whole", backward=_tap_whole_backward)
+def tap_whole(x: Tensor, probe: Tensor) -> Tensor:
+    """Return ``x``; its gradient passes, and goes to ``probe`` too, which has the same shape.
+
+    For weights: their gradients over micro-batches add up before a norm is taken.
+    """
+    return x.clone()
+
+
 def _leak_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[2])
 

@@ -78,4 +78,5 @@ class Source(nn.Module):
     def draw(self) -> Tensor:
         """Count one draw, and return its words."""
         self.draws.add_(1)
-        return words(self.key, self.draws, this_rank())
+        drawn: Tensor = words(self.key, self.draws, this_rank())
+        return drawn

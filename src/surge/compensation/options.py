@@ -32,7 +32,9 @@ class PathOptions:
     """Spread g_a evenly, or over channels in proportion to their clipped share, which is counted
     like a norm's statistics: in one forward of one process."""
     weight_side: float = 0.0
-    """Share of the weight gradient's norm added to it as z * G (mu in the notes)."""
+    """Share of the weight gradient's norm added to it as z * G. Both norms are those of a whole
+    step, over micro-batches and ranks; that takes two tensors of the weight's size per layer, and
+    their exchange between ranks."""
     align: float = 0.0
     """Weight of the loss that pulls the auxiliary output towards the binary output."""
     noise: bool = False
@@ -42,7 +44,8 @@ class PathOptions:
     objective: Literal["follow", "bias", "frozen"] = "follow"
     """Train W_a by its own gradient, or (``learn_bias_``) to predict the missing one, or never."""
     every: int = 1
-    """Train W_a in every so many-th step only; g_a is injected in all."""
+    """Train W_a in every so many-th step only; g_a is injected in all. DistributedDataParallel
+    then needs ``find_unused_parameters=True``."""
     share: float = 1.0
     """Share of the layers that get a path."""
     chosen: Literal["random", "saliency"] = "random"
