@@ -37,7 +37,7 @@ def random_images(count: int) -> ImageSet:
 
 
 def build(recipe: Recipe, device: str, images: int, warm: int) -> RowSteps:
-    """Build a row on images that come from nowhere."""
+    """Build a row on random images."""
     sets = (random_images(images), random_images(max(1, images // 5)))
     return RowSteps(recipe, sets, torch.device(device), warm=warm)
 

@@ -28,6 +28,7 @@ class Facts:
     peak_mib: float | None
     """Most memory since building began; None off a GPU."""
     steps: str
+    """How steps run: eager, compiled, compiled and captured."""
     precision: str
     batch: int
     per_epoch: int
@@ -42,8 +43,10 @@ class RowSteps:
         """Build everything and do ``warm`` steps."""
         self.device, cuda = device, device.type == "cuda"
         gc.collect()
-        before = torch.cuda.memory_allocated(device) if cuda else 0
+        before = 0
         if cuda:
+            torch.cuda.init()
+            before = torch.cuda.memory_allocated(device)
             torch.cuda.reset_peak_memory_stats(device)
         self.trainer = Trainer(
             recipe,
@@ -119,7 +122,6 @@ class RowSpeed:
     batch: int
     precision: str
     steps: str
-    """How steps run: eager, compiled, compiled and captured."""
     step_ms: float
     images_per_s: float
     peak_mib: float | None
