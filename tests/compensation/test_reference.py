@@ -47,6 +47,16 @@ def test_measure_leaves_everything_as_it_was():
     assert compensation.injected() == 0
 
 
+def test_measure_repeats_dropout_and_leaves_the_random_state():
+    model, compensation = network()
+    dropout, seen = nn.Dropout(0.5), []
+    model.register_forward_pre_hook(lambda _m, args: seen.append(dropout(args[0])) or seen[-1])
+    before = torch.get_rng_state()
+    measure(model, compensation, lambda: batch_loss(model))
+    assert torch.equal(*seen)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_measured_parts_make_up_the_gradient_of_the_topmost_layer():
     """Above the topmost layer nothing is injected, so its G is the same with and without SURGE."""
     model, compensation = network("bnn")

@@ -77,7 +77,10 @@ class Compensation:
         return (scale.abs() * (auxiliary / main.clamp(min=1e-30)).sqrt()).mean()
 
     def at_step(self, number: int) -> None:
-        """Let the auxiliary weights learn in a step, or not: with ``every=k`` each k-th one."""
+        """Let the auxiliary weights learn in a step, or not: with ``every=k`` each k-th one.
+
+        Steps are counted from 0 by themselves; a loop that continues another says where it is.
+        """
         self.steps = number
         for path in self._dual:
             path.learning = number % self.every == 0

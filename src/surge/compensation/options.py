@@ -53,7 +53,7 @@ class PathOptions:
     arithmetic: Literal["same", "fp8"] = "same"
     """Of the auxiliary products of linear layers: as the main path, or in 8 bits."""
     seed: int = 0
-    """Seed of the generator from which auxiliary weights are drawn."""
+    """Seed of all that is drawn: auxiliary weights, the layers of ``share``, noise."""
 
     def __post_init__(self) -> None:
         """Check every value."""

@@ -113,8 +113,12 @@ def measure(
             "the model that compensate_ got, not a wrapper around it."
         )
     order = list(layers.values())
-    binary = _gradients(model, order, loss, None)
-    smooth = _gradients(model, order, loss, sharpness)
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    # Both see the same dropout, and the caller's random numbers stay where they are.
+    with torch.random.fork_rng(list(devices)):
+        binary = _gradients(model, order, loss, None)
+    with torch.random.fork_rng(list(devices)):
+        smooth = _gradients(model, order, loss, sharpness)
     result = {}
     for (name, layer), (z, main, output), (_, reference, _) in zip(
         layers.items(), binary, smooth, strict=True
@@ -173,8 +177,9 @@ def learn_bias_(
     """Add to the auxiliary weights' gradients those of their relative error as predictors.
 
     With ``objective="bias"`` W_a is trained by ``|W_a^T G - (g* - g_b)|^2 / (2 |g* - g_b|^2)``
-    alone. To be called between backward and the optimizer's step, by all ranks together, each with
-    the loss of its part of the batch; returns the mean of that error over layers.
+    alone. To be called between backward and the optimizer's step (with fp16 after ``unscale_``), by
+    all ranks together, each with the loss of its part of the batch; returns the mean of that error
+    over layers.
     """
     for name, path in compensation.paths.items():
         if not isinstance(path, AuxiliaryPath) or path.weight is None:
