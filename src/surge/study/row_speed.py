@@ -45,7 +45,7 @@ class RowSteps:
         gc.collect()
         before = 0
         if cuda:
-            torch.cuda.init()
+            torch.cuda.synchronize(device)  # it may be the first that this process does there
             before = torch.cuda.memory_allocated(device)
             torch.cuda.reset_peak_memory_stats(device)
         self.trainer = Trainer(
