@@ -11,11 +11,9 @@ to results/common_speed.jsonl, from which `make tables` takes two columns of doc
 
 import argparse
 import os
-import statistics
 import sys
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,23 +23,9 @@ from surge.data import IMAGENET, ImageSet
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.recipe import Recipe
 from surge.study import row_speed
-from surge.study.elsewhere import FailedElsewhereError, Subject, built
-from surge.study.row_speed import RowSpeed
-from surge.train.loop import LoopOptions, Trainer
-from surge.train.run import RunFolder, git_state, hardware
-
-WARM = 12
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a worker knows about its row."""
-
-    peak_mib: float | None
-    steps: str
-    precision: str
-    batch: int
-    hardware: str
+from surge.study.elsewhere import built
+from surge.study.row_speed import WARM, RowSpeed, RowSteps, timed
+from surge.train.run import git_state
 
 
 def random_images(count: int) -> ImageSet:
@@ -52,52 +36,10 @@ def random_images(count: int) -> ImageSet:
     return ImageSet(images, labels, tuple("0123456789"), IMAGENET)
 
 
-class Worker:
-    """One row, compiled, captured and warm."""
-
-    def __init__(self, recipe: Recipe, device: str, images: int) -> None:
-        """Build it and do a few steps."""
-        self.device, self.recipe = torch.device(device), recipe
-        sets = (random_images(images), random_images(max(1, images // 5)))
-        self.trainer = Trainer(
-            recipe,
-            sets,
-            seed=0,
-            device=self.device,
-            folder=RunFolder(Path("unused")),  # nothing is written before an epoch ends
-            options=LoopOptions(save_every=1e9),
-        )
-        self.trainer.begin_epoch()
-        whole = self.trainer.train_loader.batch_size
-        self.batches = [b for b in self.trainer.batches() if len(b[0]) == whole]
-        self.step(WARM)
-
-    def step(self, count: int) -> None:
-        """Do some steps and wait for them."""
-        for index in range(count):
-            self.trainer.step(*self.batches[index % len(self.batches)])
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-
-def facts_of(worker: Worker) -> Facts:
-    """Return what does not change while steps are timed."""
-    cuda = worker.device.type == "cuda"
-    return Facts(
-        torch.cuda.max_memory_allocated(worker.device) / 2**20 if cuda else None,
-        str(worker.trainer.mode),
-        worker.recipe.train.precision if cuda else "fp32",
-        worker.trainer.train_loader.batch_size,
-        hardware(worker.device),
-    )
-
-
-def block_seconds(worker: Worker, count: int) -> float:
-    """Return the time of a step, from a block of them."""
-    worker.step(1)
-    start = time.perf_counter()
-    worker.step(count)
-    return (time.perf_counter() - start) / count
+def build(recipe: Recipe, device: str, images: int, warm: int) -> RowSteps:
+    """Build a row on random images."""
+    sets = (random_images(images), random_images(max(1, images // 5)))
+    return RowSteps(recipe, sets, torch.device(device), warm=warm)
 
 
 def grouped(recipes: Sequence[Recipe], size: int) -> list[list[Recipe]]:
@@ -113,33 +55,12 @@ def grouped(recipes: Sequence[Recipe], size: int) -> list[list[Recipe]]:
     return groups
 
 
-def timed(
-    workers: Mapping[str, Subject[Worker]], rounds: int, block: int, failures: dict[str, str]
-) -> dict[str, tuple[Facts, float]]:
-    """Return the facts and the median seconds of every row; those that fail are left out."""
-    times: dict[str, list[float]] = {name: [] for name in workers}
-    facts: dict[str, Facts] = {}
-
-    def ask(name: str) -> None:
-        try:
-            if name not in facts:
-                facts[name] = workers[name].ask(facts_of)
-            times[name].append(workers[name].ask(partial(block_seconds, count=block)))
-        except FailedElsewhereError as error:
-            failures[name] = str(error)
-
-    for _ in range(rounds):
-        for name in times:
-            if name not in failures:
-                ask(name)
-    return {n: (facts[n], statistics.median(times[n])) for n in times if n not in failures}
-
-
 def measure(
     recipes: Sequence[Recipe], options: argparse.Namespace, failures: dict[str, str]
 ) -> list[RowSpeed]:
     """Build a group of rows side by side, then time them in turns."""
-    builders = {r.row: partial(Worker, r, options.device, options.images) for r in recipes}
+    size = options.device, options.images, WARM
+    builders = {recipe.row: partial(build, recipe, *size) for recipe in recipes}
     commit = options.commit or git_state()[0]
     with built(
         builders,
@@ -147,7 +68,12 @@ def measure(
         patience=options.patience,
         on_failure=failures.__setitem__,
     ) as workers:
-        found = timed(workers, options.rounds, options.block, failures)
+        found = timed(
+            workers,
+            rounds=options.rounds,
+            block=options.block,
+            on_failure=failures.__setitem__,
+        )
     return [
         RowSpeed(
             row=recipe.row,

@@ -17,16 +17,12 @@ results/glue_overhead.jsonl.
 """
 
 import argparse
-import gc
 import json
-import statistics
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -34,12 +30,12 @@ from surge.cli import main as surge_command
 from surge.recipes import get_recipe
 from surge.recipes.glue import placed
 from surge.study.elsewhere import built
+from surge.study.row_speed import WARM, RowSteps, timed
 from surge.train.build import load_sets
-from surge.train.loop import LoopOptions, Trainer
-from surge.train.run import RunFolder, git_state, hardware
+from surge.train.run import git_state
 
 ARMS = ("bit", "bit-surge", "bit-surge-tied")
-WARM, BLOCK, ROUNDS = 12, 40, 5
+BLOCK, ROUNDS = 40, 5
 PATIENCE = 600.0
 """Seconds to wait for all arms to be built."""
 
@@ -55,55 +51,15 @@ def untrained_teacher(task: str, model: Path, data: Path, folder: Path) -> Path:
     return out
 
 
-class Arm:
-    """One recipe, built and warm, and the memory that took."""
-
-    def __init__(self, task: str, kind: str, model: Path, data: Path, device: torch.device) -> None:
-        """Build, capture and do a few steps."""
-        self.device = device
-        with tempfile.TemporaryDirectory() as folder:
-            teacher = untrained_teacher(task, model, data, Path(folder))
-            recipe = get_recipe(f"glue-{task}-{kind}")
-            recipe = placed(recipe, model=str(model), teacher=str(teacher))
-            sets = load_sets(recipe.data, data)
-            gc.collect()
-            before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-            if device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats(device)
-            self.trainer = Trainer(
-                replace(recipe, train=replace(recipe.train, test_every=None)),
-                sets,
-                seed=0,
-                device=device,
-                folder=RunFolder(Path(folder) / "run"),
-                options=LoopOptions(save_every=1e9),
-            )
-        self.trainer.begin_epoch()
-        whole = self.trainer.train_loader.batch_size
-        self.batches = [b for b in self.trainer.batches() if len(b[0]) == whole][:BLOCK]
-        self.steps(WARM)
-        peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
-        self.peak = (peak - before) / 2**20
-
-    def steps(self, count: int) -> None:
-        """Do some steps and wait for them."""
-        for index in range(count):
-            self.trainer.step(*self.batches[index % len(self.batches)])
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-
-
-def step_seconds(arm: Arm) -> float:
-    """Return the time of a step, from a block of them."""
-    start = time.perf_counter()
-    arm.steps(BLOCK)
-    return (time.perf_counter() - start) / BLOCK
-
-
-def facts(arm: Arm) -> dict[str, Any]:
-    """Return what does not change from step to step."""
-    trainer = arm.trainer
-    return {"peak": arm.peak, "mode": str(trainer.mode), "steps": len(trainer.train_loader)}
+def build(
+    task: str, kind: str, model: Path, data: Path, device: torch.device, warm: int
+) -> RowSteps:
+    """Build one arm of a task, teacher included."""
+    with tempfile.TemporaryDirectory() as folder:
+        teacher = untrained_teacher(task, model, data, Path(folder))
+        recipe = placed(get_recipe(f"glue-{task}-{kind}"), model=str(model), teacher=str(teacher))
+        recipe = replace(recipe, train=replace(recipe.train, test_every=None))
+        return RowSteps(recipe, load_sets(recipe.data, data), device, warm=warm)
 
 
 def measure(
@@ -111,24 +67,22 @@ def measure(
 ) -> Iterator[dict[str, object]]:
     """Yield one line per arm of every task; an arm that fails is named and left out."""
     names = {f"{task}-{kind}": (task, kind) for task in tasks for kind in ARMS}
-    builders = {row: partial(Arm, *name, model, data, device) for row, name in names.items()}
+    builders = {
+        row: partial(build, *name, model, data, device, WARM) for row, name in names.items()
+    }
 
     def report(row: str, words: str) -> None:
         print(f"{row} is left out:\n{words}", flush=True)
 
     with built(builders, jobs=jobs, patience=PATIENCE, on_failure=report) as arms:
-        times: dict[str, list[float]] = {row: [] for row in arms}
-        for _ in range(ROUNDS):
-            for row, arm in arms.items():
-                times[row].append(arm.ask(step_seconds))
-        known = {row: arm.ask(facts) for row, arm in arms.items()}
-    for row in arms:
+        found = timed(arms, rounds=ROUNDS, block=BLOCK, on_failure=report)
+    for row, (facts, seconds) in found.items():
         task, _ = names[row]
         recipe, base = get_recipe(f"glue-{row}"), f"{task}-{ARMS[0]}"
-        if base not in arms:
+        if base not in found:
             continue
-        seconds, plain = (statistics.median(times[name]) for name in (row, base))
-        peak, plain_peak = (known[name]["peak"] for name in (row, base))
+        plain, plain_seconds = found[base]
+        peak, plain_peak = (known.peak_mib or 0.0 for known in (facts, plain))
         yield {
             "task": task,
             "row": row,
@@ -136,13 +90,13 @@ def measure(
             "batch": recipe.train.batch,
             "length": recipe.data.length,
             "precision": recipe.train.precision,
-            "steps": known[row]["mode"],
+            "steps": facts.steps,
             "step_ms": round(1e3 * seconds, 4),
-            "epoch_seconds": round(seconds * known[row]["steps"], 2),
-            "time_ratio": round(seconds / plain, 4),
+            "epoch_seconds": round(seconds * facts.per_epoch, 2),
+            "time_ratio": round(seconds / plain_seconds, 4),
             "peak_mib": round(peak, 1),
             "memory_ratio": round(peak / plain_peak, 4) if plain_peak else None,
-            "hardware": hardware(device),
+            "hardware": facts.hardware,
             "torch": str(torch.__version__),
         }
 

@@ -78,6 +78,7 @@ VARIANTS = {
     "align": {"align": 1.0},
     "clipped": {"scope": "clipped", "dose": "clipped_share"},
     "decay": {"decay": "cosine"},
+    "noise": {"noise": True},
 }
 """One set of options of ``compensate_`` per variant; all fit :func:`cnn`."""
 

@@ -131,6 +131,22 @@ def test_geometry_views_broadcast_over_their_tensor(geometry, y, x, w):
     assert differs_only_along(geometry.along_weight(out).expand(w), 0)
 
 
+@pytest.mark.parametrize(
+    ("geometry", "shape", "sample", "feature"),
+    [
+        (CONV, (2, 4, 5, 5), (1, 2, 3), 1),
+        (CONV, (4, 5, 5), (0, 1, 2), 0),
+        (CONV1, (2, 4, 5), (1, 2), 1),
+        (CONV1, (4, 5), (0, 1), 0),
+        (LINEAR, (2, 4), (1,), 1),
+        (LINEAR, (2, 3, 4), (1, 2), 2),
+    ],
+)
+def test_geometry_knows_samples_and_features_of_an_input(geometry, shape, sample, feature):
+    x = torch.zeros(shape)
+    assert geometry.sample_dims(x) == sample and geometry.feature_dim(x) == feature
+
+
 def test_geometry_is_frozen_and_comparable():
     assert Geometry("linear", 6, 4) == LINEAR
     with pytest.raises(AttributeError):

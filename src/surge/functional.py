@@ -53,8 +53,19 @@ def operator(
     return register
 
 
-def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+def save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Keep all inputs of an operator, tensors every one, for its backward."""
     ctx.save_for_backward(*inputs)
+
+
+def save_first(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    """Keep the first input of an operator for its backward."""
+    ctx.save_for_backward(inputs[0])
+
+
+def pass_to_first(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    """Give the gradient of an operator with two inputs to the first, unchanged."""
+    return grad, None
 
 
 def sign(x: Tensor) -> Tensor:
@@ -107,25 +118,25 @@ def sign_identity(x: Tensor) -> Tensor:
     return sign(x)
 
 
-@operator("sign_clipped", backward=_clipped_backward, setup=_save_inputs)
+@operator("sign_clipped", backward=_clipped_backward, setup=save_inputs)
 def sign_clipped(x: Tensor) -> Tensor:
     """Sign whose gradient passes where ``abs(x) <= 1``."""
     return sign(x)
 
 
-@operator("sign_bireal", backward=_bireal_backward, setup=_save_inputs)
+@operator("sign_bireal", backward=_bireal_backward, setup=save_inputs)
 def sign_bireal(x: Tensor) -> Tensor:
     """Sign with the triangular gradient of Bi-Real Net, zero where ``abs(x) >= 1``."""
     return sign(x)
 
 
-@operator("sign_ede", backward=_ede_backward, setup=_save_inputs)
+@operator("sign_ede", backward=_ede_backward, setup=save_inputs)
 def sign_ede(x: Tensor, k: Tensor, t: Tensor) -> Tensor:
     """Sign with IR-Net's error-decay gradient; ``k`` and ``t`` are scalar tensors."""
     return sign(x)
 
 
-@operator("sign_swish", backward=_swish_backward, setup=_save_inputs)
+@operator("sign_swish", backward=_swish_backward, setup=save_inputs)
 def sign_swish(x: Tensor, beta: Tensor) -> Tensor:
     """Sign with the derivative of BNN+'s SignSwish; ``beta`` is a scalar tensor (5 in the paper).
 
@@ -135,35 +146,23 @@ def sign_swish(x: Tensor, beta: Tensor) -> Tensor:
     return sign(x)
 
 
-def _save_first(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0])
-
-
-def _scaled_identity_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    return grad, None
-
-
 def _scaled_clipped_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return _clipped_backward(ctx, grad), None
 
 
-@operator("scaled_sign_identity", backward=_scaled_identity_backward)
+@operator("scaled_sign_identity", backward=pass_to_first)
 def scaled_sign_identity(x: Tensor, scale: Tensor) -> Tensor:
     """Return ``scale * sign(x)``; the gradient reaches ``x`` unchanged, so without the scale."""
     return (scale * sign(x)).to(x.dtype)
 
 
-@operator("scaled_sign_clipped", backward=_scaled_clipped_backward, setup=_save_first)
+@operator("scaled_sign_clipped", backward=_scaled_clipped_backward, setup=save_first)
 def scaled_sign_clipped(x: Tensor, scale: Tensor) -> Tensor:
     """Return ``scale * sign(x)``; the gradient passes where ``abs(x) <= 1``, without the scale."""
     return (scale * sign(x)).to(x.dtype)
 
 
-def _round_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    return grad, None
-
-
-@operator("round_levels", backward=_round_backward)
+@operator("round_levels", backward=pass_to_first)
 def round_levels(x: Tensor, levels: int) -> Tensor:
     """Round to multiples of ``1 / levels``; the gradient passes unchanged."""
     # In half precision x * levels could overflow, or be rounded twice.

@@ -55,6 +55,15 @@ class Geometry:
         """View one value per input feature so that it broadcasts over the layer's input."""
         return vector.view(-1, *(1 for _ in self.kernel_size))
 
+    def sample_dims(self, x: Tensor) -> tuple[int, ...]:
+        """Return the dimensions of one sample of an input: all but the batch, if there is one."""
+        unbatched = self.kind == "conv" and x.dim() == len(self.kernel_size) + 1
+        return tuple(range(0 if unbatched else 1, x.dim()))
+
+    def feature_dim(self, x: Tensor) -> int:
+        """Return the dimension of an input that holds its channels or features."""
+        return x.dim() - 1 - len(self.kernel_size)
+
     def along_weight(self, vector: Tensor) -> Tensor:
         """View one value per output feature so that it broadcasts over the weight."""
         return vector.view(-1, 1, *(1 for _ in self.kernel_size))

@@ -44,6 +44,12 @@ def test_table_chooses_columns_and_aligns_numbers():
     assert not any("more" in line for line in lines)
 
 
+def test_a_title_is_not_folded_at_the_width_of_a_narrow_table():
+    console = plain()
+    print_table(console, [{"a": 1}], title="digits-cnn-recu-surge, seed 0")
+    assert console.file.getvalue().startswith("digits-cnn-recu-surge, seed 0\n")
+
+
 def test_table_shows_every_key_by_default_and_takes_brackets_literally():
     console = plain()
     print_table(console, [{"first": "[red]", "second": True}])

@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import Literal
 
 import pytest
+import tyro
 
 import surge.cli
 from surge.cli import CommandTree, discover, main
+from surge.cli._optional import REGISTRY
 from surge.errors import ConfigError, SurgeError
 
 NEW_COMMAND = '''
@@ -88,6 +91,27 @@ def test_every_command_teaches_with_an_example(name, capsys):
     out = capsys.readouterr().out
     assert "Example" in out
     assert f"    surge {name}" in out
+
+
+@pytest.mark.parametrize("name", sorted(discover().commands))
+def test_help_names_what_an_option_takes(name, capsys):
+    assert main([*name.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "{None" not in text
+    assert "[STR]" not in text and "[PATH]" not in text
+
+
+def test_an_option_that_may_be_left_out_is_none_or_what_was_given():
+    given = tyro.cli(Optionals, args=["--number", "3", "--word", "None"], registry=REGISTRY)
+    assert given == Optionals(number=3, word="None")
+    assert tyro.cli(Optionals, args=[], registry=REGISTRY) == Optionals()
+
+
+@dataclass(frozen=True)
+class Optionals:
+    number: int | None = None
+    word: str | None = None
+    choice: Literal["a", "b"] | None = "b"
 
 
 def test_version_is_printed(capsys):

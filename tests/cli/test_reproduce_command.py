@@ -83,12 +83,17 @@ def test_runs_side_by_side_are_what_each_is_alone(reproduce, tmp_path):
         (("--jobs", "-2"), "--jobs -2 must be at least 1"),
         (("--jobs", "2", "--together", "2"), "leave one of them out"),
         (("--jobs", "2", "--captured", "True"), "--captured needs a CUDA GPU"),
-        (("--rows", "cnn-bnn-surge-noise", "--together", "2"), "draws random numbers"),
     ],
 )
 def test_runs_that_must_be_alone(reproduce, words, expected):
     code, _, err = reproduce(*words)
     assert code == 2 and expected in err
+
+
+def test_runs_that_draw_in_their_steps_must_be_alone(reproduce, monkeypatch):
+    monkeypatch.setattr("surge.cli._reproducing.draws_in_steps", lambda recipe: True)
+    code, _, err = reproduce(*ROWS, "--together", "2")
+    assert code == 2 and "draws random numbers" in err
 
 
 def test_reproduce_does_nothing_twice(reproduce, tmp_path):

@@ -138,6 +138,14 @@ def test_train_into_an_existing_run_names_resume(train):
     assert "--resume runs/digits-cnn-bnn-seed0" in one_line(err)
 
 
+def test_a_taken_folder_is_refused_before_data_are_read(train, tmp_path):
+    recipe = get_recipe("cifar10-resnet20-recu")
+    RunFolder.create(tmp_path / "run", recipe, {"seed": 0})
+    code, _, err = train(recipe.name, "--out", "run", "--data", "nowhere", "--device", "cpu")
+    assert code == 2
+    assert "run holds a run already" in one_line(err)
+
+
 @pytest.mark.parametrize(
     "words, expected",
     [
@@ -154,10 +162,13 @@ def test_train_into_an_existing_run_names_resume(train):
         (("--resume", "nowhere"), "nowhere is not the folder of a run: config.yaml is missing"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(train, words, expected):
+def test_mistakes_are_one_line_and_exit_code_2_and_leave_no_folder(
+    train, tmp_path, words, expected
+):
     code, _, err = train(*words)
     assert code == 2
     assert expected in one_line(err)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import surge
-from tests.nets import COMPENSABLE, cnn, images, loss_of, train
+from surge.compensation.reference import calibrate_, learn_bias_
+from tests.nets import CASES, COMPENSABLE, cnn, images, loss_of, train
 
 WORLD = 2
 BATCHES = [images(count=8, seed=seed) for seed in range(3)]
-VARIANTS = {"tied": {"auxiliary": "tied"}, "weight_side": {"weight_side": 0.3}}
+VARIANTS = {
+    "tied": {"auxiliary": "tied"},
+    "weight_side": {"weight_side": 0.3},
+    "noise": {"noise": True},
+    "every": {"every": 2},
+}
 RUNS = {method: (method, {}) for method in COMPENSABLE} | {
     f"recu-{name}": ("recu", options) for name, options in VARIANTS.items()
 }
@@ -26,7 +32,8 @@ def final_scales(method, options, rank=None):
     """Train three steps, alone or as one of the ranks, and return all scales and one weight."""
     net = cnn(method, norm=False)
     compensation = surge.compensate_(net, **options)
-    model = net if rank is None else DistributedDataParallel(net, find_unused_parameters=False)
+    seldom = "every" in options
+    model = net if rank is None else DistributedDataParallel(net, find_unused_parameters=seldom)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
     compensation.follow(optimizer)
     train(model, optimizer, [share(batch, rank) for batch in BATCHES])
@@ -35,7 +42,37 @@ def final_scales(method, options, rank=None):
         for name, path in compensation.paths.items()
         if isinstance(path.weight, nn.Parameter)
     }
-    return compensation.scales() | weights
+    sides = {
+        f"{name}.weight_scale": float(path.weight_scale)
+        for name, path in compensation.paths.items()
+        if path.options.weight_side
+    }
+    return compensation.scales() | weights | sides
+
+
+def with_reference(learn, options, rank=None):
+    """Train three steps that also ask the smooth reference; return what was learned from it."""
+    net = cnn("recu", norm=False)
+    compensation = surge.compensate_(net, **options)
+    model = net if rank is None else DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
+    compensation.follow(optimizer)
+    said = []
+    for batch in [share(batch, rank) for batch in BATCHES]:
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        answer = learn(net, compensation, lambda batch=batch: loss_of(net, batch))
+        said.append(answer if isinstance(answer, float) else sum(answer.values()))
+        optimizer.step()
+    paths = compensation.paths.items()
+    learned = {f"{name}.weight": path.weight.flatten().tolist() for name, path in paths}
+    return {"said": said, "scales": list(compensation.scales().values()), **learned}
+
+
+REFERENCES = {
+    "bias": (learn_bias_, {"objective": "bias"}),
+    "calibrated": (calibrate_, {}),
+}
 
 
 def overflow_on_one_rank(rank):
@@ -49,6 +86,19 @@ def overflow_on_one_rank(rank):
     return {"kept": compensation.scales() == before}
 
 
+def noise_on_one_batch():
+    """The input gradient of one layer, eager and compiled: all ranks have the same batch."""
+    case, found = CASES["conv2d"], {}
+    for name in ("eager", "compiled"):
+        layer = case.build()
+        surge.compensate_(layer, noise=True)
+        call = layer if name == "eager" else torch.compile(layer, backend="aot_eager")
+        x = case.batch().requires_grad_()
+        call(x).square().sum().backward()
+        found[name] = x.grad.flatten().tolist()
+    return found
+
+
 def work(rank, folder):
     """Run all cases as one rank and leave the results in a file."""
     torch.set_num_threads(1)
@@ -57,5 +107,7 @@ def work(rank, folder):
     )
     results = {name: final_scales(*run, rank) for name, run in RUNS.items()}
     results["overflow"] = overflow_on_one_rank(rank)
+    results |= {name: with_reference(*run, rank) for name, run in REFERENCES.items()}
+    results["noise"] = noise_on_one_batch()
     torch.distributed.destroy_process_group()
     (folder / f"{rank}.json").write_text(json.dumps(results))

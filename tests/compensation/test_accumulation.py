@@ -40,6 +40,24 @@ def test_two_micro_batches_give_the_scale_of_one_batch(method):
     assert scales[1] == pytest.approx(scales[0], rel=1e-5)
 
 
+VARIANTS = {"weight_side": {"weight_side": 0.3}, "tied": {"auxiliary": "tied"}}
+
+
+@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+@pytest.mark.parametrize("method", ["bnn", "recu"])
+def test_two_micro_batches_train_as_one_batch(method, options):
+    states = []
+    for parts in (1, 2):
+        net, optimizer, _ = prepared(method, **options)
+        for batch in (images(seed=5), images(seed=6), images(seed=7)):
+            optimizer.zero_grad()
+            for part in [batch] if parts == 1 else halves(batch):
+                (loss_of(net, part) / parts).backward()
+            optimizer.step()
+        states.append(net.state_dict())
+    torch.testing.assert_close(states[1], states[0], rtol=1e-4, atol=1e-6)
+
+
 def test_batch_norm_in_eval_mode_accumulates_alike():
     scales = []
     for parts in (1, 2):

@@ -50,6 +50,12 @@ BAD_TOGETHER = {
     "leaky-fixed": ({"auxiliary": "leaky_tail", "fixed_scale": 0.1}, "combine with fixed_scale"),
     "leaky-weight": ({"auxiliary": "leaky_tail", "weight_side": 0.1}, "combine with weight_side"),
     "leaky-dose": ({"auxiliary": "leaky_tail", "dose": "clipped_share"}, "combine with dose"),
+    "leaky-reading": ({"auxiliary": "leaky_tail", "reading": "scaled"}, "combine with reading"),
+    "bias-scope": ({"objective": "bias", "scope": "clipped"}, "does not combine with scope"),
+    "bias-dose": ({"objective": "bias", "dose": "clipped_share"}, "does not combine with dose"),
+    "bias-noise": ({"objective": "bias", "noise": True}, "does not combine with noise"),
+    "bias-low-rank": ({"objective": "bias", "auxiliary": "low_rank"}, 'auxiliary="low_rank"'),
+    "rank-unused": ({"rank": 8}, 'rank=8 is for auxiliary="low_rank" alone'),
     "fixed-decay": ({"fixed_scale": 0.1, "decay": "cosine"}, "fixed_scale= never changes"),
     "fixed-reading": ({"fixed_scale": 0.1, "reading": "scaled"}, "fixed_scale= never changes"),
 }

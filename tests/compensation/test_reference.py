@@ -47,6 +47,16 @@ def test_measure_leaves_everything_as_it_was():
     assert compensation.injected() == 0
 
 
+def test_measure_repeats_dropout_and_leaves_the_random_state():
+    model, compensation = network()
+    dropout, seen = nn.Dropout(0.5), []
+    model.register_forward_pre_hook(lambda _m, args: seen.append(dropout(args[0])) or seen[-1])
+    before = torch.get_rng_state()
+    measure(model, compensation, lambda: batch_loss(model))
+    assert torch.equal(*seen)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_measured_parts_make_up_the_gradient_of_the_topmost_layer():
     """Above the topmost layer nothing is injected, so its G is the same with and without SURGE."""
     model, compensation = network("bnn")
@@ -86,6 +96,42 @@ def test_calibrate_limits_the_scale_to_the_dose_and_may_turn_it_negative():
     batch_loss(model).backward()
     compensation.step()
     assert all(scale < 0 for scale in compensation.scales().values())
+
+
+@pytest.mark.parametrize(
+    "options", [{"noise": True}, {"aux_input": "layer_input"}], ids=["noise", "elsewhere"]
+)
+def test_calibrate_refuses_what_it_does_not_measure(options):
+    model, compensation = network(**options)
+    with pytest.raises(ConfigError, match="enters sign"):
+        calibrate_(model, compensation, lambda: batch_loss(model))
+
+
+@pytest.mark.parametrize("scope", ["clipped", "unclipped"])
+def test_measured_gradient_stays_inside_the_scope(scope):
+    model, compensation = network("bireal", scope=scope)
+    everything, plain = network("bireal")
+    found = measure(model, compensation, lambda: batch_loss(model))
+    whole = measure(everything, plain, lambda: batch_loss(everything))
+    for name, gradients in found.items():
+        inside = gradients.auxiliary != 0
+        assert 0 < inside.float().mean() < 1
+        assert torch.equal(gradients.auxiliary[inside], whole[name].auxiliary[inside])
+
+
+def test_measure_refuses_a_wrapper():
+    model, compensation = network()
+    with pytest.raises(ConfigError, match="not a wrapper"):
+        measure(nn.Sequential(model), compensation, lambda: batch_loss(model))
+
+
+def test_weight_that_learns_the_bias_belongs_to_the_optimizer_alone():
+    """Not to autograd: data-parallel wrappers wait for the gradient of all it trains."""
+    model, compensation = network(objective="bias")
+    assert not any(p.requires_grad for p in compensation.parameters())
+    others = [p for p in model.parameters() if p.requires_grad]
+    with pytest.raises(ConfigError, match="does not hold the auxiliary weight"):
+        compensation.follow(torch.optim.SGD(others, lr=0.1))
 
 
 def test_learning_the_bias_lowers_the_error():

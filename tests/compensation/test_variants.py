@@ -45,10 +45,6 @@ def auxiliary_gradient(layer, weight, x):
     return auxiliary_gradients(layer, weight, x, output_gradient(layer(x)))[0]
 
 
-def cosine(a, b):
-    return float(nn.functional.cosine_similarity(a.flatten(), b.flatten(), dim=0))
-
-
 # ---- scope
 
 
@@ -128,35 +124,6 @@ def test_dose_by_clipped_share_still_totals_eta():
     compensation.step()
     main, added, _ = injected(plain, compensated, case.batch(WIDE))
     assert float(added.norm() / main.norm()) == pytest.approx(0.1, rel=1e-4)
-
-
-# ---- noise control
-
-
-@each_kind
-def test_noise_has_the_norm_of_the_auxiliary_gradient(case):
-    assert_near(injection(case, "bnn", noise=True).norm(), injection(case, "bnn").norm(), rtol=1e-4)
-
-
-def test_noise_has_another_direction():
-    case = CASES["conv2d"]
-    assert abs(cosine(injection(case, "bnn", noise=True), injection(case, "bnn"))) < 0.3
-
-
-def test_noise_is_drawn_anew_in_every_step():
-    case = CASES["conv2d"]
-    _, compensated, _ = pair(case, fixed_scale=SCALE, noise=True)
-    first, second = (run(compensated, case.batch()).input for _ in range(2))
-    assert not torch.equal(first, second)
-
-
-def test_noise_leaves_the_auxiliary_weight_gradient():
-    case = CASES["conv2d"]
-    grads = [
-        run(pair(case, fixed_scale=SCALE, noise=noise)[1], case.batch()).parameters
-        for noise in (False, True)
-    ]
-    assert torch.equal(grads[0]["auxiliary.weight"], grads[1]["auxiliary.weight"])
 
 
 # ---- which tensor the path sees

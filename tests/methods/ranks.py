@@ -1,5 +1,7 @@
 """What each of two processes does in the test of methods with state; imported by both."""
 
+from datetime import timedelta
+
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -10,6 +12,8 @@ from tests.nets import cnn, images, loss_of
 WORLD = 2
 STATEFUL = ("rbonn", "rbnn", "slb", "irnet", "bonn", "fda")
 EPOCHS = 5
+PATIENCE = 180
+"""Seconds that one rank waits for the other."""
 
 
 def trained(method, rank=0, world=1):
@@ -39,11 +43,22 @@ def statistics(rank=None):
 
 def work(rank, folder):
     """Train all methods as one rank and leave the states in a file."""
-    torch.set_num_threads(1)
     torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=WORLD
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=WORLD,
+        timeout=timedelta(seconds=PATIENCE),
     )
-    states = {method: trained(method, rank, WORLD) for method in STATEFUL}
-    states["norms"] = statistics(rank)
-    torch.distributed.destroy_process_group()
+    try:
+        states = {method: trained(method, rank, WORLD) for method in STATEFUL}
+        states["norms"] = statistics(rank)
+    finally:
+        torch.distributed.destroy_process_group()
     torch.save(states, folder / f"{rank}.pt")
+
+
+def second(_index, folder):
+    """Be the second rank, in a process of its own."""
+    torch.set_num_threads(1)
+    work(1, folder)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from surge.errors import ConfigError
-from surge.layers import BinaryLinear
+from surge.layers import BinaryConv2d, BinaryLinear
 from tests.methods.reference import (
     CASES,
     check,
@@ -65,6 +65,14 @@ def test_bireal_zero_filter_gives_zeros():
     layer = BinaryLinear(3, 2, bias=False, method="bireal")
     torch.nn.init.zeros_(layer.weight)
     assert layer(torch.randn(4, 3)).eq(0).all()
+
+
+def test_bireal_weights_are_drawn_as_those_of_a_float_layer():
+    torch.manual_seed(3)
+    plain = torch.nn.Conv2d(4, 6, 3).weight
+    torch.manual_seed(3)
+    layer = BinaryConv2d(4, 6, 3, method="bireal")
+    assert torch.equal(layer.weight, plain) and (plain < 0).any()
 
 
 def test_bireal_names_a_misspelt_option():

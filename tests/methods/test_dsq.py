@@ -132,6 +132,11 @@ def test_dsq_gradients_are_those_of_the_soft_curve():
         assert leaves[index].grad.item() == pytest.approx(numeric, rel=1e-5, abs=1e-6)
 
 
+def test_dsq_curves_start_at_a_fifth():
+    method = BinaryLinear(4, 2, method="dsq").method
+    assert method.weight_shape.item() == method.input_shape.item() == pytest.approx(0.2)
+
+
 def test_dsq_shape_parameters_stay_in_their_range():
     layer = BinaryLinear(4, 2, method="dsq")
     method = layer.method

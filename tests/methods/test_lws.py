@@ -72,6 +72,18 @@ def test_lws_evaluates_the_more_likely_weight_with_the_gradient_of_the_search():
     close(layer.weight.grad, expected.weight_grad, 1e-9)
 
 
+def test_lws_hands_out_the_weight_of_its_forward_compiled_too():
+    layer, x = make("conv", "lws")
+    gradients = []
+    for forward in (layer, torch.compile(layer, backend="aot_eager", fullgraph=True)):
+        loss = forward(x).square().mean() + layer.method.used.pow(3).sum()
+        gradients += torch.autograd.grad(loss, layer.weight)
+    torch.testing.assert_close(*gradients)
+    layer.method.used = None
+    layer.eval()(x)
+    assert layer.method.used is None  # nothing to hold in evaluation or in an export
+
+
 def test_lws_takes_spread_and_scales_once_from_the_weights_it_finds():
     layer = BinaryLinear(50, 8, method="lws")
     with torch.no_grad():

@@ -74,19 +74,26 @@ def test_every_buffer_of_a_method_is_watched_here():
             assert buffers <= set(MOVED.get(method, ())), method
 
 
-@pytest.fixture(scope="module")
-def states(tmp_path_factory):
-    """The state of both ranks; a rank that hangs is ended, not waited for."""
+@pytest.fixture(scope="module", autouse=True)
+def second(tmp_path_factory):
+    """The second rank, which begins while the first tests run; it is ended with the last."""
     folder = tmp_path_factory.mktemp("ranks")
-    spawned = torch.multiprocessing.spawn(
-        ranks.work, args=(folder,), nprocs=ranks.WORLD, join=False
-    )
-    deadline = time.monotonic() + 180
+    spawned = torch.multiprocessing.spawn(ranks.second, args=(folder,), nprocs=1, join=False)
+    yield folder, spawned
+    for process in spawned.processes:
+        process.kill()
+        process.join()
+
+
+@pytest.fixture(scope="module")
+def states(second):
+    """The state of both ranks; this process is the first. None is waited for without end."""
+    folder, spawned = second
+    ranks.work(0, folder)
+    deadline = time.monotonic() + ranks.PATIENCE
     while not spawned.join(timeout=1):
         if time.monotonic() > deadline:
-            for process in spawned.processes:
-                process.kill()
-            pytest.fail("the ranks did not finish within 180 s")
+            pytest.fail(f"the second rank did not finish within {ranks.PATIENCE} s")
     return [torch.load(folder / f"{rank}.pt") for rank in range(ranks.WORLD)]
 
 

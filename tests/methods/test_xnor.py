@@ -103,8 +103,18 @@ def test_xnor_leaves_the_latent_weight_as_it_is():
     layer, x = make("conv", "xnor", scale=2.0)
     before = layer.weight.detach().clone()
     layer(x).sum().backward()
-    layer.method.on_step(layer.weight)
     assert torch.equal(layer.weight, before)
+
+
+def test_xnor_step_takes_back_what_is_further_than_one_from_the_centre():
+    layer, _ = make("conv", "xnor", scale=2.0)
+    before = layer.weight.detach().clone().numpy()
+    layer.method.on_step(layer.weight)
+    centred, _ = parts(before)
+    close(layer.weight, before - centred + np.clip(centred, -1, 1))
+    near = np.abs(centred) <= 1
+    assert 0 < near.sum() < near.size
+    assert np.array_equal(layer.weight.detach().numpy()[near], before[near])
 
 
 def test_xnor_input_scale_carries_no_gradient():

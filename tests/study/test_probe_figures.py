@@ -139,5 +139,32 @@ def test_map_shows_the_first_run_with_surge(tmp_path):
     drawn = probe_figures.panels("gradient-map", rows)
     assert list(drawn) == ["without SURGE", "with SURGE"]
     axes = drawn["without SURGE"].axes[0]
-    assert axes.get_title(loc="right") == "50% exactly zero"
-    assert "50% of the inputs clipped" in axes.get_xlabel()
+    assert axes.get_title(loc="right") == "50% of the inputs clipped, 50% exactly zero"
+    assert axes.get_xlabel().startswith("position (")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.783, 0.478], ["0.5", "0.6", "0.7", "0.8"]),
+        ([0.004, 0.04], ["0.005", "0.01", "0.02"]),
+        ([1e-5, 1.0], ["1e-05", "0.0001", "0.001", "0.01", "0.1", "1"]),
+    ],
+)
+def test_axes_have_plain_numbers_and_whole_epochs(values, expected):
+    rows = [
+        {"arm": "a", "epoch": epoch, "low": value, "mean": value, "high": value}
+        for epoch, value in enumerate(values, 1)
+    ]
+    figure = probe_figures.panels("flip-rate", [{**row, "network": ""} for row in rows])[""]
+    figure.canvas.draw()
+    axes = figure.axes[0]
+
+    def shown(axis):
+        low, high = sorted(axis.get_view_interval())
+        ticks = zip(axis.get_majorticklocs(), axis.get_majorticklabels(), strict=True)
+        return [label.get_text() for place, label in ticks if low <= place <= high]
+
+    assert shown(axes.yaxis) == expected
+    assert shown(axes.xaxis) == ["1", "2"]
+    assert not axes.yaxis.get_minorticklocs().size

@@ -67,6 +67,17 @@ def test_controls_of_the_chart_work(page):
     ]
 
 
+def test_epochs_below_the_curves_are_whole(tmp_path):
+    found = visit(
+        write_page(tmp_path, [write_run(tmp_path, epochs=2)]),
+        """
+        return [...document.querySelectorAll(".chart text[text-anchor=middle]")]
+            .map((t) => t.textContent);
+        """,
+    )
+    assert found == ["1", "2"]
+
+
 def test_lines_pass_over_epochs_without_a_test_but_not_over_nan(tmp_path):
     some, broken = (write_run(tmp_path, f"digits-cnn-{name}") for name in ("recu", "bnn"))
 

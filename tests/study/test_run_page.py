@@ -6,8 +6,10 @@ from dataclasses import replace
 import pytest
 
 from surge.cli import main
+from surge.recipes.voc import shortened, with_backbone
 from surge.study import run_page, run_tables
 from surge.study.report import Badge, render
+from surge.study.run_costs import costs_of
 from surge.study.stored_runs import open_run, store, without_surge
 from tests.study.run_folders import write_run
 from tests.study.test_report import Page
@@ -113,7 +115,35 @@ def test_layers_have_bars_of_bits_and_operations(tmp_path):
 
 def test_network_that_cannot_be_built_is_said(tmp_path):
     text = page_of([write_run(tmp_path, "glue-rte-teacher", epochs=3)])
-    assert "cannot be built without its model files" in text
+    assert "Not counted: the BERT of this run is not at hand." in text
+
+
+def test_networks_for_photos_are_counted_at_the_size_they_see(tmp_path):
+    recipe = open_run(write_run(tmp_path, "imagenette-twostage-reactnet", epochs=3)).recipe
+    small = replace(recipe, data=replace(recipe.data, size=64))
+    (cost,), (less,) = (list(costs_of([r]).values()) for r in (recipe, small))
+    assert less.bytes == cost.bytes and less.ops < cost.ops
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("glue-mrpc-bit-surge", "--model DIR --teacher RUN"),
+        ("glue-mrpc-binarybert", "--model DIR --teacher RUN --start RUN"),
+        ("imagenette-twostage-reactnet", "--teacher RUN --start RUN"),
+        ("voc-float", ""),
+    ],
+)
+def test_command_to_repeat_names_what_a_run_builds_on(tmp_path, row, words):
+    run = open_run(write_run(tmp_path, row))
+    assert run_page.command(run) == f"surge train {row} --seed 0 {words}".rstrip()
+
+
+def test_command_to_repeat_names_the_short_form_and_the_backbone(tmp_path):
+    run = open_run(write_run(tmp_path, "voc-float"))
+    run = replace(run, recipe=with_backbone(shortened(run.recipe), "/weights/net.pth"))
+    expected = "surge train voc-float --seed 0 --short --backbone /weights/net.pth"
+    assert run_page.command(run) == expected
 
 
 def test_time_of_recording_is_shown_where_it_is_known(tmp_path):

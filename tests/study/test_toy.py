@@ -45,7 +45,7 @@ def unbatched(arm, seed):
             product = linear(ARMS[arm].surrogate(tapped), sign_clipped(part["weight"]))
             level = inject(
                 part["alpha_w"] * part["alpha_a"] * product, z, tapped.detach(), part["auxiliary"],
-                part["scale"], probe[1], None, False, [], [], [], 1,
+                part["scale"], probe[1], None, None, [], [], [], 1,
             )  # fmt: skip
             probes.append(probe)
         loss = beale(level[0])

@@ -8,7 +8,14 @@ import torch
 
 from surge.recipes.recipe import DataSpec, MethodSpec
 from surge.train.distributed import World
-from tests.train.small import make_trainer, register_without_norm, small_recipe, small_sets, weights
+from tests.train.small import (
+    make_trainer,
+    register_with_dropout,
+    register_without_norm,
+    small_recipe,
+    small_sets,
+    weights,
+)
 
 WORLD = 2
 CASES = {
@@ -67,6 +74,41 @@ def stopped(path, world):
     }
 
 
+class Stop(Exception):
+    """What ends a run here."""
+
+
+def interrupted(path, world):
+    """A run whose steps draw random numbers, whole, and ended in its second epoch and resumed."""
+    register_with_dropout()
+    recipe = small_recipe("cnn-bnn-surge", model="with_dropout", epochs=2, batch=16, lr=0.02)
+
+    def trainer(place):
+        return make_trainer(path / place, recipe, small_sets(), world=world, save_steps=2)
+
+    whole = trainer("whole")
+    whole.run()
+    broken = trainer("broken")
+    real, steps = broken.step, []
+
+    def step(part, weight):
+        if len(steps) == 11:  # the sixth step of the second epoch; a checkpoint holds four
+            raise Stop
+        steps.append(1)
+        real(part, weight)
+
+    broken.step = step
+    try:
+        broken.run()
+    except Stop:
+        torch.manual_seed(99)  # another process has another random state
+    again = trainer("broken")
+    again.resume()
+    noted = again.noted["steps"]
+    again.run()
+    return {"noted": noted, "whole": weights(whole), "weights": weights(again)}
+
+
 def work(rank, folder):
     """Run all cases as one rank and leave the results in a file."""
     torch.set_num_threads(1)
@@ -77,5 +119,6 @@ def work(rank, folder):
     world = World(rank, WORLD)
     results = {name: finished(name, folder / f"two-{name}", world) for name in CASES}
     results["stopped"] = stopped(folder / "stopped", world)
+    results["interrupted"] = interrupted(folder / "interrupted", world)
     torch.distributed.destroy_process_group()
     torch.save(results, folder / f"{rank}.pt")

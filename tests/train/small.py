@@ -84,3 +84,14 @@ def without_norm(classes=10):
 def register_without_norm():
     """Make :func:`without_norm` known as a model, here and in processes that import this."""
     registry._BUILDERS["without_norm"] = without_norm
+
+
+def with_dropout(classes=10):
+    """The same with random numbers in every step."""
+    *layers, last = without_norm(classes)
+    return nn.Sequential(*layers, nn.Dropout(0.3), last)
+
+
+def register_with_dropout():
+    """Make :func:`with_dropout` known as a model."""
+    registry._BUILDERS["with_dropout"] = with_dropout

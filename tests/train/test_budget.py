@@ -1,5 +1,6 @@
 """A schedule fitted to a time, with the time of a step and of a test given."""
 
+import time
 from unittest import mock
 
 import pytest
@@ -22,3 +23,30 @@ def test_steps_and_tests_fit_into_the_time(apart, seconds):
     assert found.epochs == epochs and found.test_epochs == apart
     spent = 0.1 * found.steps + 2.0 * tests
     assert 0.4 * seconds < spent <= seconds
+
+
+def test_trial_of_slow_steps_is_short():
+    """25 steps would take 10 times as long as the run itself."""
+    done = []
+
+    class Slow:
+        def begin_epoch(self):
+            pass
+
+        def batches(self):
+            return ((range(8), 1.0) for _ in range(50))
+
+        def step(self, part, weight):
+            done.append("step")
+            time.sleep(0.02)
+
+        def evaluate(self):
+            done.append("test")
+            time.sleep(0.05)
+
+    step, test = budget._measure(Slow(), CPU, 0.01)
+    assert done == ["step", "step", "test"]
+    assert step == pytest.approx(0.02, abs=0.015) and test == pytest.approx(0.05, abs=0.03)
+    done.clear()
+    budget._measure(Slow(), CPU, 60.0)
+    assert done == ["step"] * 25 + ["test"] * 2

@@ -74,7 +74,7 @@ def captured(trainer):
         else:
             eager(part, *numbers)
 
-    trainer.step = Captured(step, trainer._state)
+    trainer.step = Captured(step, trainer.train_step.state)
     return trainer
 
 

@@ -84,6 +84,13 @@ def test_deadline_of_one_rank_stops_all_and_they_resume_to_the_same_end(results)
         assert_same_tensors(result["stopped"]["weights"], result["surge"]["weights"])
 
 
+def test_every_rank_gets_its_random_numbers_back_inside_an_epoch(results):
+    for result in results:
+        found = result["interrupted"]
+        assert found["noted"] == 4
+        assert_same_tensors(found["weights"], found["whole"])
+
+
 def test_only_the_first_rank_writes(results, folder):
     lines = (folder / "two-surge" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [0, 1]

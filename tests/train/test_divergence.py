@@ -100,6 +100,34 @@ def test_search_gives_up_in_time(tmp_path, monkeypatch):
         make_trainer(tmp_path, small_recipe("cnn-bnn")).run()
 
 
+@pytest.mark.parametrize(
+    ("row", "train"),
+    [
+        ("cnn-recu-surge", {}),
+        ("cnn-recu-surge-fourth", {}),
+        ("cnn-bnn-surge", {"schedule": "steps"}),
+        ("cnn-bnn", {"schedule": "detector", "warmup": 0, "warmup_steps": 4}),
+    ],
+    ids=["plain", "every-fourth", "rate-by-step", "warm-up-by-step"],
+)
+def test_search_repeats_the_steps_that_were_taken(tmp_path, monkeypatch, row, train):
+    """Nothing diverges here: the search must end with the very weights of the run."""
+    recipe = small_recipe(row, epochs=1, batch=8, **train)
+    trainer = make_trainer(tmp_path, recipe, save_every=1e9)
+    trainer.run()
+    trainer.folder.checkpoints.joinpath("epoch-00001.pt").unlink()
+    trainer.epoch, made = 0, []
+    real = type(trainer).__init__
+
+    def note(self, *args, **kwargs):
+        made.append(self)
+        real(self, *args, **kwargs)
+
+    monkeypatch.setattr(type(trainer), "__init__", note)
+    assert search.first_bad_layer(trainer) is None
+    assert_same_tensors(weights(made[0]), weights(trainer))
+
+
 def test_search_of_several_processes_has_no_answer():
     assert search.first_bad_layer(SimpleNamespace(world=World(0, 2))) is None
 

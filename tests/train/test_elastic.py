@@ -129,25 +129,29 @@ def begun(tmp_path):
 def test_restarted_command_takes_up_its_own_run(begun, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     folder, recipe = begun
-    assert _training._taken_up(folder, recipe, {"seed": 1}, World()) == {"seed": 1, "old": True}
+    assert _training._taken_up(folder, recipe, {"seed": 1}) == {"seed": 1, "old": True}
+    _training._made(folder, recipe, {"seed": 1}, World())  # which leaves it as it is
+    assert RunFolder.open(folder.path)[2] == {"seed": 1, "old": True}
 
 
 def test_restarted_command_refuses_another_run(begun, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     folder, recipe = begun
     with pytest.raises(ConfigError, match="not the run that was restarted"):
-        _training._taken_up(folder, recipe, {"seed": 2}, World())
+        _training._taken_up(folder, recipe, {"seed": 2})
 
 
 def test_first_start_never_takes_up_a_run(begun, monkeypatch):
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     folder, recipe = begun
     with pytest.raises(ConfigError, match="holds a run already"):
-        _training._taken_up(folder, recipe, {"seed": 1}, World())
+        _training._made(folder, recipe, {"seed": 1}, World())
 
 
 def test_run_killed_before_its_first_checkpoint_begins_anew(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     recipe = get_recipe(NAME)
     folder = RunFolder.create(tmp_path / "run", recipe, {"seed": 1, "old": True})
-    assert _training._taken_up(folder, recipe, {"seed": 1}, World()) == {"seed": 1}
+    assert _training._taken_up(folder, recipe, {"seed": 1}) == {"seed": 1}
+    _training._made(folder, recipe, {"seed": 1}, World())
+    assert RunFolder.open(folder.path)[2] == {"seed": 1}

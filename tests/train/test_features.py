@@ -103,7 +103,7 @@ def test_feature_loss_changes_the_weights(tmp_path):
 
 def test_warm_up_of_a_graph_gives_centres_back(tmp_path):
     trainer = make_trainer(tmp_path, recipe())
-    held = {id(tensor) for tensor in trainer._state()}
+    held = {id(tensor) for tensor in trainer.train_step.state()}
     assert all(id(parameter) in held for parameter in trainer.train_step.learned.parameters())
 
 

@@ -67,7 +67,7 @@ def step_losses(trainer, steps=STEPS):
 
 def state(trainer):
     """Copies of everything that a step changes."""
-    return [tensor.detach().clone() for tensor in trainer._state()]
+    return [tensor.detach().clone() for tensor in trainer.train_step.state()]
 
 
 def optimizer_tensors(trainer):

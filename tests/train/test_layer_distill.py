@@ -1,5 +1,7 @@
 """LWS-Det's losses in NumPy."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -158,3 +160,22 @@ def test_layer_loss_is_the_weighted_sum_of_its_terms_and_reaches_weight_and_scal
     found.backward()
     assert layer.weight.grad.any() and layer.method.alpha.grad.any()
     assert watches[0].take() == {}
+
+
+def test_layer_and_its_loss_share_one_binary_weight(monkeypatch):
+    student, teacher = networks()
+    surge.on_epoch(student, 0, 10)
+    method, made = student.a.method, []
+    expected = method.expected
+    monkeypatch.setattr(method, "expected", lambda w: made.append(expected(w)) or made[-1])
+    watches = [LayerWatch([("a", student.a)]), LayerWatch([("b", teacher.b)])]
+    for watch in watches:
+        watch.open = True
+    x = torch.randn(2, 3, 6, 6)
+    output = student(x)
+    teacher(x)
+    ours, theirs = watches[0].take()["a"], watches[1].take()["b"]
+    loss = output.square().mean() + layer_loss(student.a, ours, teacher.b, theirs)
+    loss.backward()
+    assert len(made) == 1 and student.a.weight.grad.any()
+    assert copy.deepcopy(student).a.method.used is None

@@ -168,10 +168,14 @@ def _dispatch(words: list[str]) -> int:
 def _run(command: type[Command], name: str, words: list[str]) -> int:
     import tyro
 
+    from surge.cli._optional import REGISTRY
     from surge.cli.console import make_console
 
+    about = _doc(command)
     try:
-        parsed = tyro.cli(command, prog=f"surge {name}", description=_doc(command), args=words)
+        parsed = tyro.cli(
+            command, prog=f"surge {name}", description=about, args=words, registry=REGISTRY
+        )
     except SystemExit as stop:  # tyro has printed the help (0) or what it could not parse (2)
         return stop.code if isinstance(stop.code, int) else _USER_MISTAKE
     return parsed.run(make_console()) or 0

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ import torch
 from rich.console import Console
 
 from surge.cli._bench_reporting import Found, report
+from surge.cli._bench_rows import Place
 from surge.cli.console import progress
 from surge.errors import ConfigError, ExportError, MissingDependencyError
 from surge.export.load import load_packed
@@ -30,10 +29,9 @@ from surge.study.contenders import (
     trial,
 )
 from surge.study.latency import OURS, Row, Step
-from surge.study.timing import Timing, interleaved
+from surge.study.timing import interleaved
 from surge.study.unpacking import workload_of
 from surge.study.workloads import NETWORKS, Workload, with_batch, workload
-from surge.train.run import describe_environment
 
 if TYPE_CHECKING:
     from surge.cli.bench import BenchInferCommand
@@ -44,22 +42,10 @@ SPINNING = 0.002
 """Seconds that thread pools of others get to fall asleep before the next turn."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where it is measured, for every row."""
-
-    hardware: str
-    commit: str | None
-
-
 def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
     """Measure every network, print and draw it, write what was asked for; return the rows."""
     _check(command)
-    environment = describe_environment(torch.device("cpu"), 0, commit=None, command="")
-    commit = environment["commit"]
-    place = Place(
-        hardware_name(str(environment["hardware"])), None if commit is None else str(commit)
-    )
+    place = Place.here(command.threads)
     absent = missing_engines()
     names: Sequence[str] = command.network or (() if command.file else (DEFAULT,))
     rows: list[Row] = []
@@ -86,15 +72,6 @@ def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
     if command.results is not None:
         console.print(f"stored in {latency.append(command.results, rows)}", markup=False)
     return rows
-
-
-def hardware_name(described: str) -> str:
-    """Return the processor, its cores and the kernels that the engine chose for it."""
-    import surge_runtime
-
-    cores = os.cpu_count() or 1
-    processor = described.rpartition(", ")[0] or described
-    return f"{processor}, {cores} core{'s' * (cores > 1)}, {surge_runtime.tiers()[0]}"
 
 
 def _check(command: BenchInferCommand) -> None:
@@ -145,21 +122,15 @@ def measure(
             differences = _differences(work, able, calls)
             pause = SPINNING if command.threads > 1 else 0.0
             timed = interleaved(calls, seconds=command.seconds, pause=pause)
-            load = _load()
-            steps = profile(next(c.path for c in able if c.engine == OURS), batch, command.threads)
             rows = [
                 replace(
-                    _row(
-                        work.name, contender, timed[contender.engine], batch, command, work.layers
-                    ),
-                    peak_bytes=trials[contender.engine].peak_bytes,
-                    difference=differences[contender.engine],
-                    load=load,
-                    hardware=place.hardware,
-                    commit=place.commit,
+                    row,
+                    peak_bytes=trials[row.engine].peak_bytes,
+                    difference=differences[row.engine],
                 )
-                for contender in able
+                for row in place.rows(work.name, able, timed, batch, work.layers)
             ]
+            steps = profile(next(c.path for c in able if c.engine == OURS), batch, command.threads)
     finally:
         torch.set_num_threads(threads)
     return Found(rows, steps, failures)
@@ -195,51 +166,9 @@ def _by_itself(
     tried = trial(contender, shape, command.threads)
     call = start(contender, batch, command.threads)
     timed = interleaved({OURS: call}, seconds=command.seconds)
-    row = replace(
-        _row(path.stem, contender, timed[OURS], batch, command, 1),
-        peak_bytes=tried.peak_bytes,
-        hardware=place.hardware,
-        commit=place.commit,
-    )
-    return Found([row], profile(path, batch, command.threads), {})
-
-
-def _row(
-    network: str,
-    contender: Contender,
-    timing: Timing,
-    batch: np.ndarray[Any, Any],
-    command: BenchInferCommand,
-    layers: int,
-) -> Row:
-    package = {"surge": "surge-runtime"}.get(contender.family, contender.family)
-    return Row(
-        network=network,
-        engine=contender.engine,
-        threads=command.threads,
-        median_ms=round(1e3 * timing.median / layers, 5),
-        p90_ms=round(1e3 * timing.p90 / layers, 5),
-        file_bytes=contender.file_bytes,
-        batch=len(batch),
-        size=batch.shape[-1] if batch.ndim == 4 else None,
-        layers=layers,
-        min_ms=round(1e3 * timing.least / layers, 5),
-        processor_ms=round(1e3 * (timing.processor or 0.0) / layers, 5),
-        runs=len(timing.times),
-        per_second=round(len(batch) * layers / timing.median, 2),
-        version=f"{package} {_version(package)}",
-    )
-
-
-def _load() -> float | None:
-    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "from source"
+    (row,) = place.rows(path.stem, [contender], timed, batch)
+    steps = profile(path, batch, command.threads)
+    return Found([replace(row, peak_bytes=tried.peak_bytes)], steps, {})
 
 
 def _differences(
@@ -314,12 +243,4 @@ def _swept(
             batch = with_batch(work, count).example.numpy()
             calls = {c.engine: start(c, batch, command.threads) for c in ready}
             timed = interleaved(calls, seconds=seconds)
-            yield [
-                replace(
-                    _row(work.name, c, timed[c.engine], batch, command, work.layers),
-                    load=_load(),
-                    hardware=place.hardware,
-                    commit=place.commit,
-                )
-                for c in ready
-            ]
+            yield place.rows(work.name, ready, timed, batch, work.layers)

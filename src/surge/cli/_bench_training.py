@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -13,13 +14,14 @@ from rich.console import Console
 from surge.cli.console import print_table, progress
 from surge.errors import ConfigError
 from surge.study import figures, speed_table, training_speed
+from surge.study.ceilings import Ceilings, measured_ceilings
 from surge.study.elsewhere import Subject, built
 from surge.study.speed_figures import draw
 from surge.study.step_profile import Share, profile
 from surge.study.timing import Pairs, in_turns, turn
 from surge.study.training_networks import NETWORKS, check_width, known
-from surge.study.training_speed import MODES, VARIANTS, Ceilings, Prepared, Row
-from surge.train.run import describe_environment
+from surge.study.training_speed import MODES, VARIANTS, Prepared, Row
+from surge.train.run import git_state, hardware
 
 if TYPE_CHECKING:
     from surge.cli.bench_train import BenchTrainCommand
@@ -53,26 +55,10 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
     """Measure every network, mode, batch and width that was asked for."""
     device = torch.device(command.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     modes = command.modes or (MODES if device.type == "cuda" else MODES[:1])
-    for names, table, what in (
-        (command.network, NETWORKS, "network"),
-        (command.variants, dict.fromkeys(VARIANTS), "variant"),
-        (modes, dict.fromkeys(MODES), "mode"),
-    ):
-        for name in names:
-            known(name, table, what)
-    for name in command.network:
-        for width in command.width:
-            check_width(name, width)
-    if "captured" in modes and device.type != "cuda":
-        raise ConfigError("A captured step needs a CUDA GPU; leave it out with --modes eager.")
-    if command.profile and device.type != "cuda":
-        raise ConfigError("--profile looks at the kernels of a GPU; leave it out on a CPU.")
+    _check(command, modes, device)
     if command.results is not None:
         command.results.mkdir(parents=True, exist_ok=True)
-    if "literal" in command.variants:
-        training_speed.literal()
-    environment = describe_environment(device, 0, commit=command.commit, command="bench train")
-    ceilings = training_speed.measured_ceilings(device)
+    ceilings = measured_ceilings(device)
     if ceilings is not None:
         console.print(
             f"This device: {ceilings.flops / 1e12:.0f} TFLOP/s in a bf16 matrix product, "
@@ -90,19 +76,16 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
     groups = [[job] for job in jobs] if command.jobs == 1 else [jobs]
     with progress(console, "training steps", total=len(jobs)) as advance:
         for group in groups:
+            wanted = [(job, variant) for job in group for variant in job.of(command)]
             with built(
-                {
-                    (job, v): partial(job.prepare, v, device)
-                    for job in group
-                    for v in job.of(command)
-                },
+                {(job, variant): partial(job.prepare, variant, device) for job, variant in wanted},
                 jobs=command.jobs,
                 patience=command.patience,
                 on_failure=partial(_left_out, console),
             ) as steps:
                 for job in group:
                     own = {v: steps[job, v] for v in job.of(command) if (job, v) in steps}
-                    found = _measure(command, job, own, ceilings, environment, console)
+                    found = _measure(command, job, own, device, ceilings, console)
                     _store(found, command)
                     rows += found
                     wide = f", width {job.width}" if job.width > 1 else ""
@@ -113,6 +96,25 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
     console.print(f"The picture: {paths[0]}")
     if command.json is not None:
         figures.write_json([row.as_dict() for row in rows], command.json)
+
+
+def _check(command: BenchTrainCommand, modes: Sequence[str], device: torch.device) -> None:
+    for names, table, what in (
+        (command.network, NETWORKS, "network"),
+        (command.variants, dict.fromkeys(VARIANTS), "variant"),
+        (modes, dict.fromkeys(MODES), "mode"),
+    ):
+        for name in names:
+            known(name, table, what)
+    for name in command.network:
+        for width in command.width:
+            check_width(name, width)
+    if "captured" in modes and device.type != "cuda":
+        raise ConfigError("A captured step needs a CUDA GPU; leave it out with --modes eager.")
+    if command.profile and device.type != "cuda":
+        raise ConfigError("--profile looks at the kernels of a GPU; leave it out on a CPU.")
+    if "literal" in command.variants:
+        training_speed.literal()
 
 
 def _store(rows: list[Row], command: BenchTrainCommand) -> None:
@@ -132,8 +134,8 @@ def _measure(
     command: BenchTrainCommand,
     job: Job,
     steps: dict[str, Subject[Prepared]],
+    device: torch.device,
     ceilings: Ceilings | None,
-    environment: dict[str, object],
     console: Console,
 ) -> list[Row]:
     if not steps:
@@ -142,7 +144,7 @@ def _measure(
     timings = in_turns(turns, seconds=command.seconds)
     if command.profile:
         _profile(command, job, steps, console)
-    rows = []
+    rows, commit = [], command.commit or git_state()[0]
     for variant, step in steps.items():
         peak, saved, flops, moved = step.ask(_facts)
         median = timings[variant].median
@@ -160,9 +162,9 @@ def _measure(
                 saved_bytes=saved,
                 flops=flops,
                 floor_ms=1e3 * floor if floor else None,
-                hardware=str(environment["hardware"]),
-                torch=str(environment["torch"]),
-                commit=None if environment["commit"] is None else str(environment["commit"]),
+                hardware=hardware(device),
+                torch=str(torch.__version__),
+                commit=commit,
             )
         )
     return rows
@@ -173,12 +175,7 @@ def _turn(prepared: Prepared) -> Pairs:
 
 
 def _facts(prepared: Prepared) -> tuple[int | None, int, int, int]:
-    return (
-        prepared.peak_bytes,
-        prepared.saved_bytes,
-        prepared.flops,
-        prepared.moved_bytes,
-    )
+    return prepared.peak_bytes, prepared.saved_bytes, prepared.flops, prepared.moved_bytes
 
 
 def _kernels(prepared: Prepared) -> dict[str, tuple[float, float]]:

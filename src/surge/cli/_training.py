@@ -123,17 +123,19 @@ def train_one(command: TrainCommand, console: Console) -> None:
             folder = RunFolder(
                 command.out or default_path(recipe, environment["seed"], Path("runs"))
             )
-            # First the data: a folder is made for a run that can begin.
+            if world.leads and not restarted(os.environ):
+                folder.check_free()  # at once, not after the data and a trial
             sets = load_sets(recipe.data, root)
             task_of(recipe.data).check(recipe, sets)
             if command.budget is not None and recipe.train.schedule == "steps":
+                console.print(f"timing a few steps and a test, to fit {command.budget}")
                 recipe = _fit(recipe, sets, command.budget, environment, device, options, world)
                 options = replace(options, deadline=None)
-            environment = _taken_up(folder, recipe, environment, world)
+            environment = _taken_up(folder, recipe, environment)
+        make = None if command.resume else partial(_made, folder, recipe, environment, world)
         sink = tensorboard_sink(folder) if command.tensorboard and world.leads else None
-        outcome = run_in(
-            folder, recipe, sets, environment, device, options, console, world=world, sink=sink
-        )
+        parts = (folder, recipe, sets, environment, device, options, console)
+        outcome = run_in(*parts, world=world, sink=sink, make=make)
         if world.leads:
             conclude(folder, recipe, outcome, environment, command.results, console)
 
@@ -178,12 +180,9 @@ def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[s
     return recipe, environment_of(device, command.seed or 0, command.commit, changes)
 
 
-def _taken_up(
-    folder: RunFolder, recipe: Recipe, environment: dict[str, Any], world: World
-) -> dict[str, Any]:
-    """Make the folder of a new run; a command that torchrun or Slurm restarted finds its own."""
-    again = restarted(os.environ)
-    if again and folder.begun:
+def _taken_up(folder: RunFolder, recipe: Recipe, environment: dict[str, Any]) -> dict[str, Any]:
+    """Return the environment of a run; one that torchrun or Slurm restarted finds its own."""
+    if restarted(os.environ) and folder.begun:
         _, held, before = RunFolder.open(folder.path)
         if held != recipe or before["seed"] != environment["seed"]:
             raise ConfigError(
@@ -191,9 +190,14 @@ def _taken_up(
                 "that was restarted. Choose another folder with --out."
             )
         return before
-    if world.leads:
-        RunFolder.create(folder.path, recipe, environment, anew=again)
     return environment
+
+
+def _made(folder: RunFolder, recipe: Recipe, environment: dict[str, Any], world: World) -> None:
+    """Make the folder of a new run that can begin."""
+    again = restarted(os.environ)
+    if world.leads and not (again and folder.begun):
+        RunFolder.create(folder.path, recipe, environment, anew=again)
 
 
 def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, dict[str, Any]]:
@@ -220,10 +224,12 @@ def prepare_in(
     world: World | None = None,
     sink: Callable[[dict[str, Any]], None] | None = None,
     label: str = "",
+    make: Callable[[], None] | None = None,
 ) -> Callable[[], Outcome]:
     """Build a run in a folder, at its newest checkpoint if it has one; return what trains it.
 
-    Every epoch is shown; ``label`` ends every line, where several runs are shown at once.
+    Every epoch is shown; ``label`` ends every line, where several runs are shown at once. ``make``
+    makes the folder: a run that cannot be built leaves none.
     """
     world = world or World()
     trainer = Trainer(
@@ -235,6 +241,8 @@ def prepare_in(
         world=world,
         options=options,
     )
+    if make is not None:
+        make()
 
     def say(line: str, style: str | None = None) -> None:
         console.print(line, style=style, markup=False, soft_wrap=True)
@@ -242,7 +250,7 @@ def prepare_in(
             folder.log(line)
 
     say(
-        f"{recipe.name}, seed {environment['seed']}: {recipe.train.epochs} epochs on "
+        f"{recipe.name}, seed {environment['seed']}: {_length(recipe)} on "
         f"{hardware(device)}; steps {trainer.mode} ({trainer.mode.why})"
     )
     if world.size > 1:
@@ -273,3 +281,9 @@ def prepare_in(
 def run_in(*args: Any, **kwargs: Any) -> Outcome:
     """Do at once what :func:`prepare_in` prepares."""
     return prepare_in(*args, **kwargs)()
+
+
+def _length(recipe: Recipe) -> str:
+    """Say how long a run is, in steps where its schedule was fitted to a time."""
+    epochs = f"{recipe.train.epochs} epoch{'s' * (recipe.train.epochs != 1)}"
+    return epochs if recipe.train.steps is None else f"{recipe.train.steps} steps ({epochs})"

@@ -49,9 +49,8 @@ class BenchTrainCommand:
     patience: float = 900.0
     """Seconds to wait for them; what is not there by then is left out, and named."""
     profile: bool = False
-    """Also say which kernels a step consists of, by what they do (GPU).
-
-    Stored for the network's own batch and width."""
+    """Also say which kernels a step consists of, by what they do (GPU); stored for the network's
+    own batch and width."""
     out: Path = Path("runs/bench")
     """Folder for the picture and its numbers."""
     json: Path | None = None

@@ -94,7 +94,9 @@ def print_table(
 
     if columns is None:
         columns = {key: key for key in rows[0]} if rows else {}
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table = Table(box=box.SIMPLE_HEAD)
+    if title is not None:  # above the table: inside, it would be folded at the table's width
+        console.print(title, style="bold", markup=False, soft_wrap=True)
     for key, heading in columns.items():
         _add_column(table, heading, [row.get(key) for row in rows])
     for row in rows:

@@ -34,7 +34,7 @@ class DataCommand:
         surge data glue --tasks mrpc rte
     """
 
-    name: Annotated[str | None, tyro.conf.Positional] = None
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[SET]")] = None
     """cifar10, glue; imagenet, imagenette, voc: look through folders; nothing lists them all."""
     tasks: tuple[str, ...] = ()
     """Tasks of GLUE, by the package `datasets`; all by default."""

@@ -33,7 +33,7 @@ class ExportCommand:
         surge export runs/digits-cnn-recu-seed0 --to openvino
     """
 
-    run_folder: Annotated[Path, tyro.conf.Positional]
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder that `surge train` wrote, or one checkpoint of an unchanged recipe."""
     out: Path | None = None
     """File to write; by default model.surge, model.onnx or model.xml inside the folder."""

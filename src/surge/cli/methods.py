@@ -29,7 +29,7 @@ class MethodsCommand:
         surge methods irnet --out figures/methods
     """
 
-    name: Annotated[str | None, tyro.conf.Positional] = None
+    name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[METHOD]")] = None
     """The method to explain; without it all are listed."""
     out: Path = Path("figures/methods")
     """Folder for the picture and its numbers, <name>.png and <name>.csv; made if missing."""

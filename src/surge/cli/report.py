@@ -24,7 +24,7 @@ class ReportCommand:
         surge report runs/*recu* --out recu.html --figures figures
     """
 
-    runs: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN...]")] = ()
     """Folders of runs, finished or not."""
     out: Path = Path("report.html")
     """The page."""

@@ -26,7 +26,7 @@ class ReproduceCommand:
         surge reproduce voc --short --backbone resnet18.pth --seeds 0 --budget 9m
     """
 
-    table: Annotated[str, tyro.conf.Positional]
+    table: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TABLE")]
     """digits, cifar10, common, imagenet, imagenette, voc, glue."""
     rows: tuple[str, ...] = ()
     """Rows to run, also <row>-surge-<variant>; all rows of the table by default."""

@@ -28,10 +28,10 @@ class TrainCommand:
         surge train voc-float --short --backbone resnet18.pth
     """
 
-    recipe: Annotated[str | None, tyro.conf.Positional] = None
+    recipe: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RECIPE]")] = None
     """Name of a recipe, <table>-<row>[-surge[-variant]]; --list shows them."""
-    seed: int | None = None
-    """Decides start weights, data order and crops; 0 by default."""
+    seed: Annotated[int | None, tyro.conf.arg(help_behavior_hint="(default: 0)")] = None
+    """Decides start weights, data order and crops."""
     epochs: int | None = None
     """Train for another number of epochs than the recipe says."""
     model: str | None = None

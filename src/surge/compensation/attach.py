@@ -201,7 +201,7 @@ def _build(name: str, layer: BinaryLayer, options: PathOptions, number: int) -> 
         if options.auxiliary == "leaky_tail":
             return LeakyTail(layer, options)
         path = PATHS[options.auxiliary](layer, options, generator)
-        return path.requires_grad_(options.objective != "frozen")
+        return path.requires_grad_(options.objective == "follow" or options.align > 0)
     except ConfigError as error:
         raise ConfigError(f'compensate_ on "{name}": {error}.') from error
 

@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.compensation.dual_path import inject, tap
+from surge.compensation.dual_path import inject, tap, tap_whole
+from surge.compensation.noise import Source
 from surge.compensation.options import Kind, PathOptions
 from surge.compensation.path import Path, Watch
 from surge.compensation.scaler import initial_scale
@@ -55,18 +56,21 @@ class AuxiliaryPath(Path):
         self.clamp: tuple[nn.Module, ...] = ()
         self.alignment: Tensor | None = None
         self._create_weight(layer, generator)
+        device = layer.weight.device
+        self.source = Source(generator, device) if options.noise else None
         shaped = self.effective_weight(layer).detach()
         if not shaped.any():
             raise ConfigError("its weight is all zeros, so the auxiliary gradient would be zero")
         first = options.fixed_scale
         initial = initial_scale(shaped) if first in (None, "initial") else float(cast(float, first))
         self.scale.fill_(initial)
-        device = layer.weight.device
         self.register_buffer("direction", torch.ones((), device=device))
         if options.weight_side:
             self.register_buffer(
                 "weight_scale", torch.full((), initial_scale(layer.weight), device=device)
             )
+            for name in ("weight", "weight_side"):
+                self.probes[name] = torch.zeros_like(layer.weight, requires_grad=True)
 
     def _create_weight(self, layer: BinaryLayer, generator: torch.Generator) -> None:
         """Register this kind's parameters."""
@@ -131,8 +135,8 @@ class AuxiliaryPath(Path):
             made.weight,
             self.scale,
             self.probes["auxiliary"],
-            self._weighting(layer, tapped.detach()),
-            self.options.noise,
+            self.weighting(layer, tapped.detach()),
+            None if self.source is None else self.source.draw(),
             *self.arguments(layer),
             made.gain,
             made.centre,
@@ -173,21 +177,22 @@ class AuxiliaryPath(Path):
         if not self.options.weight_side:
             return layer.respond(z)
         weight = layer.method.binarize_weight(layer.weight)
-        y = layer.product(layer.method.binarize(z), tap(weight, self.probes["weight"]))
+        y = layer.product(layer.method.binarize(z), tap_whole(weight, self.probes["weight"]))
         y = inject(
             y,
             z.detach(),
             z.detach(),
-            tap(weight, self.probes["weight_side"]),
+            tap_whole(weight, self.probes["weight_side"]),
             self.weight_scale,
             self.probes["auxiliary"],
             None,
-            False,
+            None,
             *geometry_arguments(layer.geometry),
         )
         return layer.method.scale_output(y, z)
 
-    def _weighting(self, layer: BinaryLayer, z: Tensor) -> Tensor | None:
+    def weighting(self, layer: BinaryLayer, z: Tensor) -> Tensor | None:
+        """Return what multiplies g_a: the scope's mask, the dose of every channel; None for 1."""
         options = self.options
         if options.scope == "all" and options.dose == "uniform":
             return None

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from surge.compensation.noise import normal
 from surge.functional import operator
 from surge.layers.eight_bits import transposed_linear
 from surge.layers.product import is_channels_last, stand_in, transposed, transposed_factors
@@ -57,6 +58,20 @@ def tap(x: Tensor, probe: Tensor) -> Tensor:
     return x.clone()
 
 
+def _tap_whole_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+    refuse_double_backward()
+    return grad, grad
+
+
+@operator("tap_whole", backward=_tap_whole_backward)
+def tap_whole(x: Tensor, probe: Tensor) -> Tensor:
+    """Return ``x``; its gradient passes, and goes to ``probe`` too, which has the same shape.
+
+    For weights: their gradients over micro-batches add up before a norm is taken.
+    """
+    return x.clone()
+
+
 def _leak_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(inputs[2])
 
@@ -78,16 +93,24 @@ def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     # Without a weight to learn the value of z is not needed, only its sizes.
     kept = saved if ctx.needs_input_grad[3] else None
     ctx.sizes, ctx.last = saved.shape, is_channels_last(saved)
-    ctx.save_for_backward(kept, weight, scale, weighting, gain, centre, right)
-    ctx.noise = noise
+    ctx.save_for_backward(kept, weight, scale, weighting, noise, gain, centre, right)
     ctx.input_dtype = z.dtype
     ctx.convolution = (stride, padding, dilation) if stride else ()
     ctx.groups = groups
 
 
+def _replaced(g_a: Tensor, weighting: Tensor | None, words: Tensor) -> Tensor:
+    """Return noise of the same norm, weighted alike."""
+    drawn = normal(words, g_a)
+    if weighting is not None:
+        drawn = drawn * weighting
+    ratio = squared_norm(g_a) / squared_norm(drawn).clamp(min=1e-30)
+    return (drawn * ratio.sqrt()).to(g_a.dtype)
+
+
 def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     refuse_double_backward()
-    saved, weight, scale, weighting, gain, centre, right = ctx.saved_tensors
+    saved, weight, scale, weighting, noise, gain, centre, right = ctx.saved_tensors
     if gain is not None:
         weight = gain * (weight - centre)
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
@@ -106,9 +129,8 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if g_a is not None:
         if weighting is not None:
             g_a = g_a * weighting.to(g_a.dtype)
-        if ctx.noise:
-            drawn = torch.randn_like(g_a)
-            g_a = drawn * (squared_norm(g_a) / squared_norm(drawn)).sqrt().to(g_a.dtype)
+        if noise is not None:
+            g_a = _replaced(g_a, weighting, noise)
         if ctx.bare:
             to_input = g_a.to(ctx.input_dtype)
         else:
@@ -130,7 +152,7 @@ def inject(
     scale: Tensor,
     probe: Tensor,
     weighting: Tensor | None,
-    noise: bool,
+    noise: Tensor | None,
     stride: Sequence[int],
     padding: Sequence[int],
     dilation: Sequence[int],
@@ -144,10 +166,11 @@ def inject(
     """Return ``output``; backward adds the auxiliary gradients to ``z`` and ``weight``.
 
     ``saved`` has the value of ``z`` (pass the tapped tensor: the main path saves it anyway).
-    ``weighting`` multiplies g_a (the scope mask, or a dose per channel). With ``noise`` g_a is
-    replaced by Gaussian noise of the same norm. With ``gain`` and ``centre``, one each per filter,
-    the operator's weight is ``gain * (weight - centre)``, made when it is needed; with ``right`` it
-    is ``weight @ right``, never made. ``in_fp8``: a linear layer's products are computed in 8 bits.
-    ``bare``: g_a goes back to ``z`` as it is, to be scaled and measured there.
+    ``weighting`` multiplies g_a (the scope mask, or a dose per channel). With ``noise``, the
+    words of a :class:`~surge.compensation.noise.Source`, g_a is replaced by Gaussian noise of the
+    same norm. With ``gain`` and ``centre``, one each per filter, the operator's weight is
+    ``gain * (weight - centre)``, made when it is needed; with ``right`` it is ``weight @ right``,
+    never made. ``in_fp8``: a linear layer's products are computed in 8 bits. ``bare``: g_a goes
+    back to ``z`` as it is, to be scaled and measured there.
     """
     return output.clone()

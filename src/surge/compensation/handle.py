@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.path import Path
-from surge.compensation.scaler import summed_over_ranks, updated_scale
+from surge.compensation.scaler import squares_over_ranks, summed_over_ranks, updated_scale
 from surge.errors import ConfigError, SurgeWarning
 
 
@@ -44,7 +44,10 @@ class Compensation:
         strangers = [
             name
             for name, path in self.paths.items()
-            if any(p.requires_grad and id(p) not in owned for p in path.parameters())
+            if any(
+                id(p) not in owned and (p.requires_grad or path.options.objective == "bias")
+                for p in path.parameters()
+            )
         ]
         if strangers:
             raise ConfigError(
@@ -74,7 +77,10 @@ class Compensation:
         return (scale.abs() * (auxiliary / main.clamp(min=1e-30)).sqrt()).mean()
 
     def at_step(self, number: int) -> None:
-        """Let the auxiliary weights learn in a step, or not: with ``every=k`` each k-th one."""
+        """Let the auxiliary weights learn in a step, or not: with ``every=k`` each k-th one.
+
+        Steps are counted from 0 by themselves; a loop that continues another says where it is.
+        """
         self.steps = number
         for path in self._dual:
             path.learning = number % self.every == 0
@@ -83,37 +89,42 @@ class Compensation:
     def step(self) -> None:
         """Renew all scales from the collected norms; once per optimizer step, on every rank."""
         self.at_step(self.steps + 1)
-        self._renew(self._adaptive, "main", "auxiliary", "scale")
-        self._renew(self._weight_side, "weight", "weight_side", "weight_scale")
+        self._renew_scales()
+        self._renew_weight_scales()
         self.reset()
         for path in self._dual:
             if path.watch is not None:
                 path.watch.renewed = True
 
-    def _renew(
-        self, paths: dict[str, AuxiliaryPath], main: str, auxiliary: str, buffer: str
-    ) -> None:
-        if not paths:
+    def _renew_scales(self) -> None:
+        held = list(self._adaptive.values())
+        if not held:
             return
-        held = list(paths.values())
         device = held[0].scale.device
-        squares = [p.squares(main) for p in held] + [p.squares(auxiliary) for p in held]
-        sums = summed_over_ranks(torch.stack([s.to(device) for s in squares]))
-        current = torch.stack([getattr(p, buffer).to(device) for p in held])
-        main_square, auxiliary_square = sums.chunk(2)
-        if buffer == "weight_scale":
-            # This probe sits behind the scale, so its norm still contains it.
-            auxiliary_square = auxiliary_square / current.square().clamp(min=1e-30)
-            share = held[0].options.weight_side
-            renewed = updated_scale(current, main_square, auxiliary_square, share)
-        else:
-            eta = torch.stack([p.eta for p in held]).to(device)
-            eta = eta * torch.stack([p.direction for p in held]).to(device)
-            reading = held[0].options.reading
-            renewed = updated_scale(current, main_square, auxiliary_square, eta, reading=reading)
-        if device.type == "cpu" and not torch.isfinite(sums).all():
-            _warn_not_finite(list(paths), sums)
-        torch._foreach_copy_([getattr(p, buffer) for p in held], list(renewed.unbind()))
+        squares = [p.squares(name) for name in ("main", "auxiliary") for p in held]
+        sums = summed_over_ranks(torch.stack([square.to(device) for square in squares]))
+        eta = torch.stack([(p.eta * p.direction).to(device) for p in held])
+        current = torch.stack([p.scale.to(device) for p in held])
+        main, auxiliary = sums.chunk(2)
+        reading = held[0].options.reading
+        renewed = updated_scale(current, main, auxiliary, eta, reading=reading)
+        _warn_not_finite(list(self._adaptive), sums)
+        torch._foreach_copy_([p.scale for p in held], list(renewed.unbind()))
+
+    def _renew_weight_scales(self) -> None:
+        held = list(self._weight_side.values())
+        if not held:
+            return
+        device = held[0].scale.device
+        probes = [p.probes[name] for name in ("weight", "weight_side") for p in held]
+        sums = squares_over_ranks(probes, device)
+        current = torch.stack([p.weight_scale.to(device) for p in held])
+        main, side = sums.chunk(2)
+        # This probe sits behind the scale, so its norm still contains it.
+        side = side / current.square().clamp(min=1e-30)
+        renewed = updated_scale(current, main, side, held[0].options.weight_side)
+        _warn_not_finite(list(self._weight_side), sums)
+        torch._foreach_copy_([p.weight_scale for p in held], list(renewed.unbind()))
 
     def __str__(self) -> str:
         """Say what is compensated, and what is not and why."""
@@ -137,6 +148,9 @@ def _before(original: Callable[..., None], action: Callable[[], None]) -> Callab
 
 
 def _warn_not_finite(names: list[str], sums: Tensor) -> None:
+    """Say that scales were kept; not on a GPU, which would have to be waited for."""
+    if sums.device.type != "cpu" or torch.isfinite(sums).all():
+        return
     bad = (~torch.isfinite(sums)).view(2, -1).any(dim=0).nonzero().flatten().tolist()
     warnings.warn(
         f'The gradients of "{names[bad[0]]}" ({len(bad)} layers in all) were not finite in this '

@@ -29,9 +29,12 @@ class PathOptions:
     decay: Literal["none", "cosine"] = "none"
     """Let the dose fall to zero over training."""
     dose: Literal["uniform", "clipped_share"] = "uniform"
-    """Spread g_a evenly, or over channels in proportion to their clipped share."""
+    """Spread g_a evenly, or over channels in proportion to their clipped share, which is counted
+    like a norm's statistics: in one forward of one process."""
     weight_side: float = 0.0
-    """Share of the weight gradient's norm added to it as z * G (mu in the notes)."""
+    """Share of the weight gradient's norm added to it as z * G. Both norms are those of a whole
+    step, over micro-batches and ranks; that takes two tensors of the weight's size per layer, and
+    their exchange between ranks."""
     align: float = 0.0
     """Weight of the loss that pulls the auxiliary output towards the binary output."""
     noise: bool = False
@@ -39,9 +42,10 @@ class PathOptions:
     rank: int = 4
     """Rank of the low-rank auxiliary weight."""
     objective: Literal["follow", "bias", "frozen"] = "follow"
-    """Train W_a by its own gradient, to predict the missing one (``calibrate``), or not at all."""
+    """Train W_a by its own gradient, or (``learn_bias_``) to predict the missing one, or never."""
     every: int = 1
-    """Train W_a in every so many-th step only; g_a is injected in all."""
+    """Train W_a in every so many-th step only; g_a is injected in all. DistributedDataParallel
+    then needs ``find_unused_parameters=True``."""
     share: float = 1.0
     """Share of the layers that get a path."""
     chosen: Literal["random", "saliency"] = "random"
@@ -49,7 +53,7 @@ class PathOptions:
     arithmetic: Literal["same", "fp8"] = "same"
     """Of the auxiliary products of linear layers: as the main path, or in 8 bits."""
     seed: int = 0
-    """Seed of the generator from which auxiliary weights are drawn."""
+    """Seed of all that is drawn: auxiliary weights, the layers of ``share``, noise."""
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -91,6 +95,11 @@ def _check_positive(name: str, value: object) -> None:
         raise ConfigError(f"{name}={value!r} must be a positive, finite number.")
 
 
+def _changed(options: PathOptions, *names: str) -> list[str]:
+    """Return those of the settings that are not at their default."""
+    return [name for name in names if getattr(options, name) != getattr(PathOptions, name)]
+
+
 def _check_together(options: PathOptions) -> None:
     weightless = options.auxiliary in ("tied", "leaky_tail")
     if weightless and (options.align or options.objective != "follow" or options.every > 1):
@@ -107,20 +116,21 @@ def _check_together(options: PathOptions) -> None:
         raise ConfigError('align= trains the auxiliary weight, which objective="frozen" forbids.')
     if options.auxiliary == "low_rank" and options.arithmetic == "fp8":
         raise ConfigError('auxiliary="low_rank" has products too small for arithmetic="fp8".')
-    if options.fixed_scale is not None and (options.decay, options.reading) != ("none", "unscaled"):
-        raise ConfigError("fixed_scale= never changes, so decay= and reading= do not apply to it.")
-    changed = [
-        name
-        for name in (
-            "scope",
-            "aux_input",
-            "dose",
-            "weight_side",
-            "noise",
-            "fixed_scale",
-            "arithmetic",
+    others = _changed(options, "scope", "aux_input", "dose", "noise")
+    others += ['auxiliary="low_rank"'] if options.auxiliary == "low_rank" else []
+    if options.objective == "bias" and others:
+        raise ConfigError(
+            'objective="bias" trains one weight to predict what is missing at the tensor that '
+            f"enters sign; it does not combine with {', '.join(others)}."
         )
-        if getattr(options, name) != getattr(PathOptions, name)
-    ]
-    if options.auxiliary == "leaky_tail" and changed:
-        raise ConfigError(f'auxiliary="leaky_tail" does not combine with {", ".join(changed)}.')
+    if options.fixed_scale is not None and _changed(options, "decay", "reading"):
+        raise ConfigError("fixed_scale= never changes, so decay= and reading= do not apply to it.")
+    others = _changed(
+        options,
+        *("scope", "aux_input", "reading", "dose"),
+        *("weight_side", "noise", "fixed_scale", "arithmetic"),
+    )
+    if options.auxiliary == "leaky_tail" and others:
+        raise ConfigError(f'auxiliary="leaky_tail" does not combine with {", ".join(others)}.')
+    if options.auxiliary != "low_rank" and _changed(options, "rank"):
+        raise ConfigError(f'rank={options.rank} is for auxiliary="low_rank" alone.')

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from surge.compensation.dual_path import squared_norm
 from surge.compensation.options import PathOptions
 from surge.compensation.scaler import cosine_decay
 from surge.errors import SurgeWarning
@@ -48,19 +49,17 @@ class Path(Auxiliary):
         device = layer.weight.device
         self.register_buffer("scale", torch.zeros((), device=device))
         self.register_buffer("eta", torch.full((), float(options.eta), device=device))
-        self.probes = self._fresh_probes(device)
-
-    @staticmethod
-    def _fresh_probes(device: torch.device) -> dict[str, Tensor]:
-        return {
+        self.probes = {
             name: torch.zeros((), device=device, requires_grad=True)
-            for name in ("main", "auxiliary", "weight", "weight_side")
+            for name in ("main", "auxiliary")
         }
 
     def squares(self, name: str) -> Tensor:
         """Return the squared norm collected by a probe since the last reset."""
         grad = self.probes[name].grad
-        return torch.zeros((), device=self.scale.device) if grad is None else grad
+        if grad is None:
+            return torch.zeros((), device=self.scale.device)
+        return squared_norm(grad) if grad.dim() else grad
 
     def reset_probes(self) -> None:
         """Forget what the probes collected."""
@@ -78,6 +77,10 @@ class Path(Auxiliary):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         for name, buffer in kept.items():
             setattr(self, name, buffer.to(getattr(self, name).device))
-        if self.probes["main"].device != self.scale.device:
-            self.probes = self._fresh_probes(self.scale.device)
+        self.probes = {name: self._moved(probe, fn) for name, probe in self.probes.items()}
         return self
+
+    def _moved(self, probe: Tensor, fn: Any) -> Tensor:
+        held = probe.detach()
+        moved: Tensor = fn(held) if held.dim() else held.to(self.scale.device)
+        return probe if moved is held else moved.requires_grad_()

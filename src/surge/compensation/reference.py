@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.handle import Compensation
+from surge.compensation.scaler import summed_over_ranks
 from surge.errors import ConfigError
 from surge.layers.base import BinaryLayer
 from surge.layers.hooks import binary_layers
@@ -35,7 +36,7 @@ class LayerGradients:
     main: Tensor
     """g_b, through the surrogate."""
     auxiliary: Tensor
-    """g_a, without the scale."""
+    """g_a within its scope, without the scale."""
     reference: Tensor
     """g*, of the smooth network."""
     output: Tensor
@@ -77,8 +78,8 @@ def _recording(
 
 def _gradients(
     model: nn.Module, layers: list[BinaryLayer], loss: Loss, sharpness: float | None
-) -> list[tuple[Tensor, Tensor]]:
-    """Return (dL/dz, dL/dy) of every layer; parameters, buffers and ``.grad`` stay as they are."""
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Return (z, dL/dz, dL/dy) of every layer; parameters, buffers and ``.grad`` do not change."""
     kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with torch.enable_grad(), _recording(layers, sharpness) as held:
         value = loss()
@@ -87,7 +88,8 @@ def _gradients(
     with torch.no_grad():
         for name, buffer in model.named_buffers():
             buffer.copy_(kept[name])
-    return list(zip(found[0::2], found[1::2], strict=True))
+    values = [z.detach() for z, _ in held]
+    return list(zip(values, found[0::2], found[1::2], strict=True))
 
 
 def measure(
@@ -97,34 +99,46 @@ def measure(
     *,
     sharpness: float = SHARPNESS,
 ) -> dict[str, LayerGradients]:
-    """Compare both parts of the gradient with the smooth reference, layer by layer."""
+    """Compare both parts of the gradient with the smooth reference, layer by layer.
+
+    ``model`` is what ``compensate_`` got, and ``loss`` runs it and not a wrapper around it.
+    """
     paths = {n: p for n, p in compensation.paths.items() if isinstance(p, AuxiliaryPath)}
     if not paths:
         raise ConfigError("measure: this compensation has no auxiliary gradient to compare.")
     layers = {name: layer for name, layer in binary_layers(model) if name in paths}
+    if len(layers) < len(paths):
+        raise ConfigError(
+            f'measure: the model has no layer "{next(n for n in paths if n not in layers)}"; give '
+            "the model that compensate_ got, not a wrapper around it."
+        )
     order = list(layers.values())
-    binary = _gradients(model, order, loss, None)
-    smooth = _gradients(model, order, loss, sharpness)
+    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
+    # Both see the same dropout, and the caller's random numbers stay where they are.
+    with torch.random.fork_rng(list(devices)):
+        binary = _gradients(model, order, loss, None)
+    with torch.random.fork_rng(list(devices)):
+        smooth = _gradients(model, order, loss, sharpness)
     result = {}
-    for (name, layer), (main, output), (reference, _) in zip(
+    for (name, layer), (z, main, output), (_, reference, _) in zip(
         layers.items(), binary, smooth, strict=True
     ):
-        result[name] = LayerGradients(
-            main, _auxiliary_gradient(paths[name], layer, output, main), reference, output
-        )
+        auxiliary = _auxiliary_gradient(paths[name], layer, z, output)
+        result[name] = LayerGradients(main, auxiliary, reference, output)
     return result
 
 
 def _auxiliary_gradient(
-    path: AuxiliaryPath, layer: BinaryLayer, output: Tensor, like: Tensor
+    path: AuxiliaryPath, layer: BinaryLayer, z: Tensor, output: Tensor
 ) -> Tensor:
     weight = path.effective_weight(layer).detach()
     *convolution, groups = path.arguments(layer)
     found, _ = transposed(
-        output, like, weight, convolution if convolution[0] else (), groups, (True, False)
+        output, z, weight, convolution if convolution[0] else (), groups, (True, False)
     )
     assert found is not None
-    return found
+    weighting = path.weighting(layer, z)
+    return found if weighting is None else found * weighting.to(found.dtype)
 
 
 def calibrate_(
@@ -133,14 +147,25 @@ def calibrate_(
     """Give every scale a sign and a size within the dose, from the measured optimum.
 
     The scale becomes ``c * eta |g_b| / |g_a|`` with c = optimum / that ratio, limited to
-    [-1, 1]. To be called every hundred steps or so; returns c by layer.
+    [-1, 1]. To be called every hundred steps or so, by all ranks together, each with the loss of
+    its part of a batch; returns c by layer.
     """
+    for path in compensation.paths.values():
+        if path.options.aux_input != "sign_input" or path.options.noise:
+            raise ConfigError(
+                "calibrate_ compares g_a with the reference at the tensor that enters sign: it "
+                "works neither with another aux_input nor with noise."
+            )
     factors = {}
     for name, found in measure(model, compensation, loss, sharpness=sharpness).items():
         path = compensation.paths[name]
         assert isinstance(path, AuxiliaryPath)
-        ratio = path.eta * found.main.norm() / found.auxiliary.norm().clamp(min=1e-30)
-        factor = (found.optimum / ratio.clamp(min=1e-30)).clamp(-1, 1)
+        main, auxiliary = found.main.float(), found.auxiliary.float()
+        toward = ((found.reference - found.main).float() * auxiliary).sum()
+        local = torch.stack([toward, main.square().sum(), auxiliary.square().sum()])
+        toward, main_square, auxiliary_square = summed_over_ranks(local).unbind()
+        dose = path.eta * (main_square * auxiliary_square).sqrt()
+        factor = (toward / dose.clamp(min=1e-30)).clamp(-1, 1)
         path.direction.copy_(factor)
         factors[name] = float(factor)
     return factors
@@ -152,17 +177,20 @@ def learn_bias_(
     """Add to the auxiliary weights' gradients those of their relative error as predictors.
 
     With ``objective="bias"`` W_a is trained by ``|W_a^T G - (g* - g_b)|^2 / (2 |g* - g_b|^2)``
-    alone. To be called before the optimizer's step; returns the mean of that error over layers.
+    alone. To be called between backward and the optimizer's step (with fp16 after ``unscale_``), by
+    all ranks together, each with the loss of its part of the batch; returns the mean of that error
+    over layers.
     """
+    for name, path in compensation.paths.items():
+        if not isinstance(path, AuxiliaryPath) or path.weight is None:
+            raise ConfigError(f'learn_bias_: "{name}" has no auxiliary weight to train.')
     measured = measure(model, compensation, loss, sharpness=sharpness)
     layers = dict(binary_layers(model))
     total = 0.0
     for name, found in measured.items():
         path = compensation.paths[name]
-        if not isinstance(path, AuxiliaryPath) or path.weight is None:
-            raise ConfigError(f'learn_bias_: "{name}" has no auxiliary weight to train.')
+        assert isinstance(path, AuxiliaryPath) and path.weight is not None
         target = found.reference - found.main
-        size = target.square().sum().clamp(min=1e-30)
         residual = found.auxiliary - target
         *convolution, groups = path.arguments(layers[name])
         _, gradient = transposed(
@@ -174,7 +202,11 @@ def learn_bias_(
             (False, True),
         )
         assert gradient is not None
-        gradient = (gradient / size).to(path.weight.dtype)
+        squares = torch.stack([residual.float().square().sum(), target.float().square().sum()])
+        # The error is one of the whole batch: sums over all ranks come before the quotient.
+        sums = summed_over_ranks(torch.cat([gradient.float().flatten(), squares]))
+        error, size = sums[-2], sums[-1].clamp(min=1e-30)
+        gradient = (sums[:-2] / size).view_as(gradient).to(path.weight.dtype)
         path.weight.grad = gradient if path.weight.grad is None else path.weight.grad + gradient
-        total += float(residual.square().sum() / size) / 2
+        total += float(error / size) / 2
     return total / len(measured)

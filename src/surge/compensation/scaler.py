@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from surge.compensation.dual_path import squared_norm
+
 EPSILON = 1e-8
 LARGEST = 1e4
 
@@ -34,19 +36,41 @@ def updated_scale(
     """
     ratio = eta * main_square.sqrt() / (auxiliary_square.sqrt() + EPSILON)
     if reading == "scaled":
-        ratio = ratio.sqrt()
+        ratio = ratio.sign() * ratio.abs().sqrt()
     usable = torch.isfinite(ratio) & torch.isfinite(auxiliary_square) & (auxiliary_square > 0)
-    return torch.where(usable, ratio.clamp(max=LARGEST), scale)
+    return torch.where(usable, ratio.clamp(-LARGEST, LARGEST), scale)
+
+
+def ranks() -> int:
+    """Return the number of processes that train together."""
+    distributed = torch.distributed
+    joined = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if joined else 1
 
 
 def summed_over_ranks(sums: Tensor) -> Tensor:
     """Add the squared norms of all layers over all ranks, in one small all-reduce."""
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
+    count = ranks()
+    if count == 1:
         return sums
-    distributed.all_reduce(sums)
+    torch.distributed.all_reduce(sums)
     # Gradients are averaged over ranks, so that every local one was too large by their number.
-    return sums / distributed.get_world_size() ** 2
+    return sums / count**2
+
+
+def squares_over_ranks(probes: list[Tensor], device: torch.device) -> Tensor:
+    """Return the squared norms of what weight-sized probes hold, which adds up over ranks first.
+
+    One all-reduce for all of them, as large as they are.
+    """
+    held = [p.grad if p.grad is not None else torch.zeros_like(p) for p in probes]
+    held = [gradient.to(device) for gradient in held]
+    count = ranks()
+    if count > 1:
+        whole = torch.cat([gradient.float().flatten() for gradient in held])
+        torch.distributed.all_reduce(whole)
+        held = list(torch.split(whole / count, [gradient.numel() for gradient in held]))
+    return torch.stack([squared_norm(gradient) for gradient in held])
 
 
 def cosine_decay(epoch: int, epochs: int) -> float:

@@ -8,15 +8,11 @@ from torch import Tensor, nn
 
 from surge.attention import AttentionRule
 from surge.errors import ConfigError
-from surge.functional import operator
+from surge.functional import operator, save_inputs
 from surge.layers.product import in_units
 
 HOME = "transformers.models.bert.modeling_bert"
 PREFIX = "Binary"
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def _product_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -24,7 +20,7 @@ def _product_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     return grad @ b.transpose(-1, -2), a.transpose(-1, -2) @ grad
 
 
-@operator("two_level_product", backward=_product_backward, setup=_save)
+@operator("two_level_product", backward=_product_backward, setup=save_inputs)
 def two_level_product(a: Tensor, b: Tensor) -> Tensor:
     """Return ``a @ b`` of factors that are +-c, or 0 and c, as c c' times a sum of whole numbers.
 

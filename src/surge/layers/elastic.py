@@ -20,13 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surge.functional import operator, sign, widened
+from surge.functional import operator, save_inputs, sign, widened
 
 FLOOR = 1e-5
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def _level_gradient(terms: Tensor, level: Tensor) -> Tensor:
@@ -39,7 +35,7 @@ def _signed_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     return grad * inside, _level_gradient(widened(grad) * sign(x), level)
 
 
-@operator("elastic_signed", backward=_signed_backward, setup=_save)
+@operator("elastic_signed", backward=_signed_backward, setup=save_inputs)
 def elastic_signed(x: Tensor, level: Tensor) -> Tensor:
     """Return ``level * sign(x)``; ``level`` is a scalar tensor and takes a gradient."""
     return nearer_level(x, level, unsigned=False)
@@ -62,7 +58,7 @@ def _unsigned_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     return grad * inside, _level_gradient(widened(grad) * slope, level)
 
 
-@operator("elastic_unsigned", backward=_unsigned_backward, setup=_save)
+@operator("elastic_unsigned", backward=_unsigned_backward, setup=save_inputs)
 def elastic_unsigned(x: Tensor, level: Tensor) -> Tensor:
     """Return 0 or ``level``, whichever is nearer; the middle itself goes to 0."""
     return nearer_level(x, level, unsigned=True)

@@ -8,12 +8,8 @@ from torch import Tensor
 
 from surge import functional
 from surge.attention import AttentionRule
-from surge.functional import operator
+from surge.functional import operator, save_inputs
 from surge.method import Method, mean_magnitude, per_filter, register_method
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def _bool_backward(ctx: Any, grad: Tensor) -> Tensor:
@@ -21,7 +17,7 @@ def _bool_backward(ctx: Any, grad: Tensor) -> Tensor:
     return grad * (x.abs() < 1)
 
 
-@operator("bool_clipped", backward=_bool_backward, setup=_save)
+@operator("bool_clipped", backward=_bool_backward, setup=save_inputs)
 def bool_clipped(x: Tensor) -> Tensor:
     """Return 1 where ``x > 0``, else 0; the gradient passes where ``abs(x) < 1``."""
     return (x > 0).to(x.dtype)

@@ -4,10 +4,9 @@ import torch
 from torch import Tensor
 
 from surge import functional
-from surge.functional import operator
-from surge.layers.elastic import Elastic
-from surge.method import Geometry, Method, mean_magnitude, register_method
-from surge.methods.bit import ElasticAttention
+from surge.functional import operator, pass_to_first
+from surge.method import Geometry, register_method
+from surge.methods.bit import ElasticInputs
 
 THRESHOLD = 0.7
 
@@ -25,11 +24,7 @@ def ternary_parts(weight: Tensor, *, rows: bool = False) -> tuple[Tensor, Tensor
     return functional.sign(weight) * kept, scale.to(weight.dtype)
 
 
-def _straight(ctx: object, grad: Tensor) -> tuple[Tensor, None]:
-    return grad, None
-
-
-@operator("ternary_identity", backward=_straight)
+@operator("ternary_identity", backward=pass_to_first)
 def ternary_identity(weight: Tensor, rows: bool) -> Tensor:
     """Return the ternary weight; the gradient passes unchanged."""
     values, scale = ternary_parts(weight, rows=rows)
@@ -68,24 +63,20 @@ def split_weight(weight: Tensor, *, rows: bool = False) -> tuple[Tensor, Tensor]
 
 
 @register_method("binarybert", bits=(1, 1), reference="Bai et al., ACL 2021, arXiv:2012.15701")
-class BinaryBERT(Method):
+class BinaryBERT(ElasticInputs):
     """BinaryBERT (Bai et al. 2021), for transformers; ``ternary`` is its first stage.
 
     Weights   w_b = mean(abs(w)) sign(w) over the whole tensor (an embedding: per row)
               ternary: s t, t = sign(w) where abs(w) > 0.7 mean(abs(w)) else 0, s = mean there
               gradient passes unchanged
-    Inputs    learnt step sizes, which for one bit are the elastic rules of BiT: a sign(x), or
-              {0, a} with ``unsigned`` (behind the activation and the softmax)
+    Inputs    two levels with a learnable distance, as in BiT: a sign(x), or {0, a} with
+              ``unsigned`` (behind the activation and the softmax); no shift
+              gradients of x and of a: see ``surge.layers.elastic``
     Schedule  half the width in ternary, then ``split_weight``, then fine-tuning.
-    Paper vs here: sign(0) = +1; the mean of the weights is a constant in the backward. Activations
-    of one bit are outside what the paper intends (it uses 4 and 8): its accuracy collapses.
+    Paper vs here: sign(0) = +1. Inputs of one bit are outside what the paper intends (it uses 4 and
+    8 bits with learnt steps, where its code has no 1-bit form): BiT's levels stand for them, and
+    the accuracy collapses.
     """
-
-    for_transformers = True
-    two_levels = True
-    attention = ElasticAttention
-
-    level: Elastic | None
 
     def __init__(
         self,
@@ -95,40 +86,17 @@ class BinaryBERT(Method):
         unsigned: bool = False,
         ternary: bool = False,
     ) -> None:
-        """Start at level 1 until ``initialize_`` saw a batch."""
-        super().__init__(geometry, weight)
-        self.rows = geometry.kind == "embedding"
-        self.unit_inputs, self.ternary = unsigned, ternary
+        """Choose the stage."""
+        super().__init__(geometry, weight, unsigned=unsigned)
+        self.ternary = ternary
         if ternary:
             self.bits = (2, 1)
-        self.level = None if self.rows else Elastic(unsigned=unsigned)
-
-    @classmethod
-    def behind_relu(cls) -> dict[str, bool]:
-        """Inputs that are hardly ever negative become 0 or a."""
-        return {"unsigned": True}
-
-    def binarize(self, z: Tensor) -> Tensor:
-        """Take the nearer of the two levels."""
-        assert self.level is not None
-        return self.level(z)  # type: ignore[no-any-return]
-
-    def input_rule(self) -> tuple[str, Tensor | None] | None:
-        """Name the elastic rule."""
-        return None if self.level is None else self.level.rule
-
-    def surrogate_is_zero(self, z: Tensor) -> Tensor:
-        """Zero outside the levels."""
-        assert self.level is not None
-        return self.level.outside(z)
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign or ternary value, times the scale."""
         if self.ternary:
             return ternary_identity(weight, self.rows)
-        fixed = weight.detach()
-        scale = mean_magnitude(fixed) if self.rows else fixed.abs().mean()
-        return functional.scaled_sign_identity(weight, scale)
+        return functional.scaled_sign_identity(weight, self.magnitude(weight))
 
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the values, which in the ternary stage include 0, and the scales."""

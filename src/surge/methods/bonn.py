@@ -6,14 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
-from surge.functional import operator, sign, widened
+from surge.functional import operator, save_inputs, sign, widened
 from surge.method import Geometry, Method, per_filter, register_method
 
 VARIANCE_FLOOR = 1e-6
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,7 +18,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     return passed * vector, (passed * kernel).sum(dim=0)
 
 
-@operator("reconstructed_weight", backward=_backward, setup=_setup)
+@operator("reconstructed_weight", backward=_backward, setup=save_inputs)
 def reconstructed_weight(kernel: Tensor, vector: Tensor) -> Tensor:
     """Return ``mean(vector) sign(kernel)``; gradients as of ``vector * kernel``, clipped at 1."""
     return vector.mean() * sign(kernel)
@@ -42,8 +38,9 @@ class BONN(Method):
     Schedule  the loss starts with the first announced epoch.   Output scale  none (in k_b).
     Paper vs here: m and s are not learned by gradient but set to where the loss is smallest, the
     mean and standard deviation of abs(k), after every step. n is not stated: 0.01. The feature
-    loss needs features and labels, which no layer has: :class:`FeatureLoss`, which the training
-    loop for images asks for; ``feature_strength=0`` leaves it out.
+    loss needs features and labels, which no layer has: :class:`FeatureLoss`, a mean over the batch
+    (a sum there), which the training loop for images asks for; ``feature_strength=0`` leaves it
+    out.
     """
 
     dropped = ("mode", "width", "active_strength", "vector")

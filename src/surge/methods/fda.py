@@ -7,17 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.functional import operator, sign, widened
+from surge.functional import operator, save_inputs, sign, widened
 from surge.method import Geometry, Method, mean_magnitude, register_method
 
 OMEGA = 0.1
 """Base frequency of the series."""
 FIRST_TERMS, MORE_TERMS = 9, 9
 BOTTLENECK = 64
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -30,7 +26,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return (grad * slope).to(x.dtype), None
 
 
-@operator("sign_fourier", backward=_backward, setup=_setup)
+@operator("sign_fourier", backward=_backward, setup=save_inputs)
 def sign_fourier(x: Tensor, terms: Tensor) -> Tensor:
     """Sign whose gradient is the slope of its Fourier series, zero where ``abs(x) > 1``."""
     return sign(x)
@@ -62,8 +58,9 @@ class FDA(Method):
     Schedule  n = 9 + floor(9 e/E); s = 0.05 (1 + cos(pi (e + 1)/E)), 0 in the last epoch and until
               the first epoch is announced.   Extra loss  none.
     Paper vs here: omega, n and s are BiBench's, since the authors published no training code;
-    their evaluation code has one alpha per layer, which is ``layer_scale=True``. Where noise is
-    on, some gradient passes beyond abs(x) = 1 too; SURGE's scope goes by sign's alone.
+    their evaluation code has one alpha per layer, which is ``layer_scale=True``. BiBench tests
+    with the noise of the epoch. Where noise is on, some gradient passes beyond abs(x) = 1 too;
+    SURGE's scope goes by sign's alone.
     """
 
     dropped = (
@@ -102,7 +99,7 @@ class FDA(Method):
         binary = sign_fourier(z, self.terms)
         if not self.training or self.input_reduce is None or self.input_expand is None:
             return binary
-        channels = z.dim() - 1 - len(self.geometry.kernel_size)
+        channels = self.geometry.feature_dim(z)
         noise = adaptive_noise(z.movedim(channels, -1), self.input_reduce, self.input_expand)
         return binary + self.noise_weight * noise.movedim(-1, channels)
 

@@ -5,6 +5,7 @@ The layer-wise losses that guide the search belong to a teacher and are in
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,8 @@ class LWS(Method):
 
     spread: Tensor
     discrete: Tensor
+    used: Tensor | None = None
+    """The binary weight of the last forward in training, for the losses of the layer."""
 
     def __init__(self, geometry: Geometry, weight: Tensor, *, search: float = 0.5) -> None:
         """Start with the scales of ``weight``; its spread is not taken yet."""
@@ -61,7 +64,10 @@ class LWS(Method):
         """Return the expected weight while searching, else the more likely one."""
         soft = self.expected(weight)
         hard = functional.sign(weight) + (soft - soft.detach())
-        return torch.where(self.discrete, hard, soft) if self.training else hard
+        if not self.training:
+            return hard
+        self.used = torch.where(self.discrete, hard, soft)
+        return self.used
 
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """End the search when its share of the epochs is over."""
@@ -78,3 +84,7 @@ class LWS(Method):
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the more likely values, in training too."""
         return functional.sign(weight), self.alpha.detach()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the binary weight out of copies: it belongs to one forward's graph."""
+        return {**self.__dict__, "used": None}

@@ -66,8 +66,8 @@ class RAD(BNN):
     def prepare_input(self, x: Tensor) -> Tensor:
         """Judge the distribution while training; the input passes as it is."""
         if self.training:
-            channels = x.dim() - 1 - len(self.geometry.kernel_size)
-            self.penalty = self.active_strength * distribution_penalty(x, channels)
+            penalty = distribution_penalty(x, self.geometry.feature_dim(x))
+            self.penalty = self.active_strength * penalty
         return x
 
     def extra_loss(self) -> Tensor | None:

@@ -1,13 +1,14 @@
 """RBNN: weights rotated towards their bits at the start of every epoch."""
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
-from surge.functional import operator, sign, widened
+from surge.functional import operator, save_inputs, sign, widened
 from surge.method import (
     Geometry,
     Method,
@@ -26,16 +27,12 @@ def peak(x: Tensor, t: Tensor) -> Tensor:
     return (math.sqrt(2) * t - t.square() * x.abs()).clamp(min=0)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     x, k, t = ctx.saved_tensors
     return (grad * k * peak(x, t)).to(x.dtype), None, None
 
 
-@operator("sign_training_aware", backward=_backward, setup=_setup)
+@operator("sign_training_aware", backward=_backward, setup=save_inputs)
 def sign_training_aware(x: Tensor, k: Tensor, t: Tensor) -> Tensor:
     """Sign with the gradient ``k peak(x, t)``; ``k`` and ``t`` are scalar tensors."""
     return sign(x)
@@ -110,8 +107,7 @@ class RBNN(Method):
 
     def prepare_input(self, x: Tensor) -> Tensor:
         """Standardise every sample."""
-        unbatched = x.dim() == len(self.geometry.kernel_size) + 1 and self.geometry.kind == "conv"
-        dims = tuple(range(0 if unbatched else 1, x.dim()))
+        dims = self.geometry.sample_dims(x)
         centred = x - x.mean(dim=dims, keepdim=True)
         return centred / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
 
@@ -129,8 +125,9 @@ class RBNN(Method):
 
     def rotate(self, filters: Tensor) -> Tensor:
         """Return L^T v R for weights of any shape."""
+        kind = filters.device.type
         # Half precision would flip signs: outside autocast, in the weight's own type.
-        with torch.autocast(filters.device.type, enabled=False):
+        with nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False):
             matrices = filters.reshape(-1, self.left.shape[0], self.right.shape[0])
             return (self.left.T @ matrices @ self.right).reshape(filters.shape)
 

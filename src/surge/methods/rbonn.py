@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
-from surge.functional import operator, sign, widened
+from surge.functional import operator, save_inputs, sign, widened
 from surge.method import Geometry, per_filter, register_method
 from surge.methods.reactnet import ReActNet
 
@@ -14,16 +14,12 @@ UNIT = 0.02
 """Magnitude of a binary weight whose scale is 1."""
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
     weight, scale = ctx.saved_tensors
     return grad * scale, (grad * weight).sum(dim=per_filter(grad), keepdim=True)
 
 
-@operator("bilinear_weight", backward=_backward, setup=_setup)
+@operator("bilinear_weight", backward=_backward, setup=save_inputs)
 def bilinear_weight(weight: Tensor, scale: Tensor) -> Tensor:
     """Return ``0.02 scale sign(weight)``; gradients are those of ``scale * weight``."""
     return UNIT * scale * sign(weight)

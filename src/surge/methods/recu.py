@@ -63,8 +63,7 @@ class ReCU(Method):
         """Divide every sample by its standard deviation while training."""
         if not self.training:
             return x
-        unbatched = x.dim() == len(self.geometry.kernel_size) + 1 and self.geometry.kind == "conv"
-        dims = tuple(range(0 if unbatched else 1, x.dim()))
+        dims = self.geometry.sample_dims(x)
         return x / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
 
     def binarize_weight(self, weight: Tensor) -> Tensor:

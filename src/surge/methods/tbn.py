@@ -7,12 +7,8 @@ from torch import Tensor
 
 from surge import functional
 from surge.errors import ConfigError
-from surge.functional import operator
+from surge.functional import operator, save_first
 from surge.method import Geometry, Method, mean_magnitude, register_method
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[0])
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -20,7 +16,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
     return grad * (x.abs() < 1), None
 
 
-@operator("ternary", backward=_backward, setup=_setup)
+@operator("ternary", backward=_backward, setup=save_first)
 def ternary(x: Tensor, threshold: Tensor) -> Tensor:
     """Return 1 from ``threshold`` up, -1 from its negative down, else 0, and NaN where NaN."""
     x = x.detach()
@@ -51,8 +47,7 @@ class TBN(Method):
 
     def threshold(self, z: Tensor) -> Tensor:
         """Return D, shaped to broadcast over the input."""
-        unbatched = z.dim() == len(self.geometry.kernel_size) + 1 and self.geometry.kind == "conv"
-        dims = tuple(range(0 if unbatched else 1, z.dim()))
+        dims = self.geometry.sample_dims(z)
         return self.delta * z.detach().abs().mean(dim=dims, keepdim=True)
 
     def binarize(self, z: Tensor) -> Tensor:

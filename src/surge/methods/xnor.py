@@ -4,7 +4,7 @@ from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from surge.errors import ConfigError
 from surge.functional import operator, sign
@@ -48,10 +48,11 @@ class XNOR(Method):
     Inputs    x_b = sign(x)      gradient passes where abs(x) <= 1, else 0
     Output    times K, a constant: mean abs(x) over all channels (also across groups), averaged
               over the kernel's window with zeros beyond the border; off by ``input_scale=False``
-    Schedule  none.   Extra loss  none.
+    Step      w is moved so that abs(v) <= 1.   Schedule  none.   Extra loss  none.
     Paper vs here: centring and clamping come from the authors' code, which edits the latent weight
-    in place; here the latent stays as it is and the gradient reaches it directly, as there. The
-    well-known PyTorch port ignores K and stops the input gradient at abs(x) = 1 already.
+    in place before each forward; here the latent keeps its mean, which w_b and its gradient, passed
+    on directly as there, do not see. The well-known PyTorch port ignores K and stops the input
+    gradient at abs(x) = 1 already.
     """
 
     def __init__(
@@ -82,6 +83,12 @@ class XNOR(Method):
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign of the centred weight times its mean magnitude."""
         return xnor_weight(weight, self.gradient == "port")
+
+    def on_step(self, weight: nn.Parameter) -> None:
+        """Take back what is further than 1 from the centre."""
+        with torch.no_grad():
+            centred = weight - weight.mean(dim=1, keepdim=True)
+            weight.sub_(centred - centred.clamp(-1, 1))
 
     def scale_output(self, y: Tensor, z: Tensor) -> Tensor:
         """Multiply by K."""

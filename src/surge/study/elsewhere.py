@@ -6,11 +6,11 @@ be free then. So all are built at once, and nothing is asked before the last one
 
 import multiprocessing
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from contextlib import contextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
+
+from surge.train.apart import Apart, Line
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -41,16 +41,12 @@ class FailedElsewhereError(RuntimeError):
     """What went wrong in another process, with its traceback."""
 
 
-class Elsewhere(Generic[T]):
+class Elsewhere(Apart, Generic[T]):
     """A subject of another process. Functions and answers must be picklable."""
 
     def __init__(self, build: Callable[[], T], gate: Any) -> None:
         """Begin to build; ``gate`` lets in as many builders as there should be at a time."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, build, gate), daemon=True)
-        self._process.start()
-        other.close()
+        super().__init__(_serve, build, gate)
 
     def wait(self, until: float) -> None:
         """Wait until it is built, or until a time of the monotonic clock.
@@ -58,48 +54,32 @@ class Elsewhere(Generic[T]):
         Raises:
             FailedElsewhereError: it could not be built, or not in time.
         """
-        if not self._pipe.poll(max(0.0, until - time.monotonic())):
+        if not self.pipe.poll(max(0.0, until - time.monotonic())):
             raise FailedElsewhereError("It was not built in time.")
-        self._receive()
+        self._answer()
 
     def ask(self, function: Callable[[T], R]) -> R:
         """Apply a function over there and return its answer."""
-        self._pipe.send(function)
-        answer: R = self._receive()
+        with suppress(ConnectionError):  # what became of it is heard instead of an answer
+            self.pipe.send(function)
+        answer: R = self._answer()
         return answer
 
-    def end(self) -> None:
-        """Stop the process, whatever it does."""
-        self._pipe.close()
-        self._process.terminate()
-        self._process.join()
-
-    def _receive(self) -> Any:
-        try:
-            fine, answer = self._pipe.recv()
-        except EOFError:
-            self._process.join()
-            raise FailedElsewhereError(
-                f"A process ended with exit code {self._process.exitcode}; memory may be short."
-            ) from None
-        if not fine:
-            raise FailedElsewhereError(answer)
-        return answer
+    def _answer(self) -> Any:
+        self.pipe.poll(None)
+        said, ended = self.heard()
+        if ended is not None:
+            raise FailedElsewhereError(ended.trace or ended.error)
+        return said[0]
 
 
-def _serve(pipe: Connection, build: Callable[[], Any], gate: Any) -> None:
+def _serve(line: Line, build: Callable[[], Any], gate: Any) -> None:
     """Build, then answer until the other end is closed."""
-    try:
-        with gate:
-            subject = build()
-        pipe.send((True, None))
-        while True:
-            function = pipe.recv()
-            pipe.send((True, function(subject)))
-    except (EOFError, BrokenPipeError):
-        return
-    except Exception:
-        pipe.send((False, traceback.format_exc()))
+    with gate:
+        subject = build()
+    line.say(None)
+    while (function := line.hear()) is not None:
+        line.say(function(subject))
 
 
 @contextmanager
@@ -121,14 +101,17 @@ def built(
         return
     gate = multiprocessing.get_context("spawn").BoundedSemaphore(jobs)
     until = time.monotonic() + patience
-    begun = {name: Elsewhere(build, gate) for name, build in builders.items()}
+    begun: dict[K, Elsewhere[T]] = {}
+    ready: dict[K, Subject[T]] = {}
     try:
-        ready: dict[K, Subject[T]] = {}
+        for name, build in builders.items():
+            begun[name] = Elsewhere(build, gate)
         for name, one in begun.items():
             try:
                 one.wait(until)
             except FailedElsewhereError as error:
-                one.end()  # it must not work on beside what is measured
+                one.leave()
+                one.see_off()  # it must not work on beside what is measured
                 on_failure(name, str(error))
             else:
                 ready[name] = one
@@ -136,4 +119,6 @@ def built(
         yield ready
     finally:
         for one in begun.values():
-            one.end()
+            one.leave()
+        for one in begun.values():
+            one.see_off()

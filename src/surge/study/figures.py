@@ -31,10 +31,12 @@ __all__ = [
     "arm_style",
     "draw_series",
     "frame",
+    "logarithmic",
     "look",
     "new_figure",
     "panel_title",
     "save",
+    "whole_epochs",
     "write_csv",
     "write_json",
 ]
@@ -244,6 +246,27 @@ def frame(figure: Figure, panels: Sequence[Axes], *, x: str, y: str) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     columns = min(len(labels), 2 if figure.get_figwidth() < 8 else 6)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def whole_epochs(axes: Axes) -> None:
+    """Name whole epochs below a panel: there is none between two."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+
+
+def logarithmic(axes: Axes) -> None:
+    """Give a drawn panel a logarithmic axis with plain numbers, however little of it is seen."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes.set_yscale("log", nonpositive="mask")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if high < 5 * low:
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=6, steps=[1, 2, 5, 10]))
+    elif high < 200 * low:
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def save(figure: Figure, rows: Sequence[Row], path: Path | str, *, dpi: int = 160) -> list[Path]:

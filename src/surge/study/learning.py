@@ -117,12 +117,12 @@ def draw_panel(axes: Axes, rows: Sequence[Row], name: str) -> None:
         axes.fill_between(epochs, *band, color=style.colour, alpha=0.13, linewidth=0)
         axes.plot(epochs, [row["mean"] for row in points], **style.line())
     if PANELS[name].logarithmic:
-        axes.set_yscale("log")
-        axes.minorticks_off()
+        figures.logarithmic(axes)
     elif by_arm:
         # The first epochs would press everything else against the upper edge.
         axes.set_ylim(bottom=_floor([row["low"] for row in mine]))
     axes.set_xlabel("epoch")
+    figures.whole_epochs(axes)
     axes.margins(x=0.02)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from surge.study import figures
 from surge.study.figures import COLOURS, ArmStyle
 
 if TYPE_CHECKING:
@@ -45,6 +46,18 @@ def short_names(arms: Sequence[str]) -> dict[str, str]:
     return {arm: parts[2] if short else arm for arm, parts in words.items()}
 
 
+def short_layer(name: str, most: int = 36) -> str:
+    """Return the name of a layer without the modules it lies in, where it would be too long.
+
+    >>> short_layer("layer1.0.conv1"), short_layer("bert.encoder.layer.3.attention.self.query", 30)
+    ('layer1.0.conv1', '…layer.3.attention.self.query')
+    """
+    short = name
+    while len(short) > most and "." in short:
+        short = short.partition(".")[2]
+    return short if short == name else f"…{short}"
+
+
 def depth_colour(place: int, count: int) -> str:
     """Return the colour of a layer: blue at the input, purple at the output."""
     return COLOURS[_DEPTHS[round(place * (len(_DEPTHS) - 1) / max(count - 1, 1))]]
@@ -74,12 +87,15 @@ def _finish(axes: Axes, *, x: str, y: str, logarithmic: bool = False) -> None:
         and axes.lines
         and all(np.all(np.asarray(line.get_ydata(), dtype=float) >= 0) for line in axes.lines)
     ):
-        axes.set_yscale("log", nonpositive="mask")
+        figures.logarithmic(axes)
+    if x == "epoch":
+        figures.whole_epochs(axes)
     axes.set(xlabel=x, ylabel=y)
     axes.margins(x=0.02)
     handles, labels = axes.get_legend_handles_labels()
     if 1 < len(labels) <= MOST_NAMED_ARMS:
-        axes.legend(handles, labels, fontsize=7.5, loc="best")
+        box = {"frameon": True, "framealpha": 0.85, "edgecolor": "none"}  # lines may pass below
+        axes.legend(handles, labels, fontsize=7.5, loc="best", **box)
 
 
 def layers(axes: Axes, rows: Points, *, axis: str, logarithmic: bool, zero: bool) -> None:
@@ -88,7 +104,7 @@ def layers(axes: Axes, rows: Points, *, axis: str, logarithmic: bool, zero: bool
     order = sorted(found, key=lambda name: found[name][0]["depth"])
     named = order if len(order) <= _NAMED else [order[0], order[len(order) // 2], order[-1]]
     for place, name in enumerate(order):
-        label = name if name in named else "_"
+        label = short_layer(name) if name in named else "_"
         colour = depth_colour(place, len(order))
         _band(axes, found[name], colour, linewidth=1.5, label=label)
     if zero:
@@ -158,9 +174,10 @@ def heat_map(axes: Axes, rows: Points) -> None:
     axes.figure.colorbar(drawn, ax=axes, label="log10 |gradient|", fraction=0.05)
     empty = float((table == 0).mean())
     clipped = float(np.mean([row["clipped"] for row in rows]))
-    place = f"position ({rows[0]['layer']}, {clipped:.0%} of the inputs clipped)"
-    axes.set(xlabel=place, ylabel="channel")
-    axes.set_title(f"{empty:.0%} exactly zero", fontsize=8.5, weight="normal", loc="right")
+    layer = short_layer(str(rows[0]["layer"]))
+    axes.set(xlabel=f"position ({layer})", ylabel="channel")
+    facts = f"{clipped:.0%} of the inputs clipped, {empty:.0%} exactly zero"
+    axes.set_title(facts, fontsize=8.5, weight="normal", loc="right")
     axes.grid(visible=False)
 
 
@@ -198,7 +215,8 @@ def weights(axes: Axes, rows: Points) -> None:
         label = f"{names[arm]}: {found[arm][0]['near_zero']:.2%} near zero"
         axes.plot(weight, density, label=label, **style.line())
     axes.set_ylim(0.0, 1.35 * max(row["density"] for row in rows))  # room for the legend
-    _finish(axes, x=f"w / standard deviation of {rows[0]['layer']}", y="density")
+    layer = short_layer(str(rows[0]["layer"]))
+    _finish(axes, x=f"w / standard deviation, {layer}", y="density")
 
 
 _OPTIMA = {

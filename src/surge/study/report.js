@@ -28,9 +28,10 @@
   };
   const short = (x) => Math.abs(x) >= 1e5 || (x !== 0 && Math.abs(x) < 1e-3)
     ? x.toExponential(2) : String(Number(x.toPrecision(4)));
-  const ticks = (low, high, count) => {
-    const raw = (high - low) / count, power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw) || raw;
+  const ticks = (low, high, count, least = 0) => {
+    const raw = Math.max((high - low) / count, least), power = 10 ** Math.floor(Math.log10(raw));
+    const fits = (s) => s >= raw && (!least || Number.isInteger(s));
+    const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find(fits) || raw;
     const found = [];
     for (let x = Math.ceil(low / step) * step; x <= high + step * 1e-9; x += step) found.push(x);
     return found;
@@ -114,7 +115,8 @@
         make("line", { x1: left, x2: right, y1: py(t), y2: py(t), class: "grid" }, svg);
         make("text", { x: left - 6, y: py(t) + 4, "text-anchor": "end" }, svg, short(log ? 10 ** t : t));
       }
-      for (const t of ticks(x0, x1, width < 520 ? 4 : 8))
+      // There is no epoch between two.
+      for (const t of ticks(x0, x1, width < 520 ? 4 : 8, state.time ? 0 : 1))
         make("text", { x: px(t), y: bottom + 16, "text-anchor": "middle" }, svg, short(t));
       make("text", { x: right, y: height - 4, "text-anchor": "end" }, svg, state.time ? unit[0] : "epoch");
       shown.forEach((c, i) => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+from surge.recipes.recipe import Recipe
 from surge.study import probe_figures
 from surge.study.figures import COLOURS
 from surge.study.probe_painters import arm_styles
@@ -80,7 +81,10 @@ def lead(runs: Sequence[StoredRun]) -> str:
     found = arms(runs)
     seeds = sorted({run.seed for run in runs})
     shown = ", ".join(map(str, seeds[:8])) + (", …" if len(seeds) > 8 else "")
-    return f"{_count(len(runs), 'run')} of {_count(len(found), 'recipe')}, seeds {shown}."
+    return (
+        f"{_count(len(runs), 'run')} of {_count(len(found), 'recipe')}, "
+        f"seed{'s' * (len(seeds) != 1)} {shown}."
+    )
 
 
 def _count(number: int, word: str) -> str:
@@ -88,14 +92,15 @@ def _count(number: int, word: str) -> str:
 
 
 def _tiles(runs: Sequence[StoredRun]) -> Tiles:
-    tiles = {"runs": str(len(runs)), "of them finished": str(sum(r.finished for r in runs))}
+    tiles = {"runs" if len(runs) != 1 else "run": str(len(runs))}
+    tiles["finished"] = str(sum(run.finished for run in runs))
     hours = sum(run.seconds for run in runs) / 3600
     tiles["of training"] = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
     for network, mine in list(networks(runs).items())[:MOST_BEST]:
         means = {arm: found for arm, held in arms(mine).items() if (found := final_estimate(held))}
         if means:
             arm, found = max(means.items(), key=lambda pair: pair[1].mean)
-            epochs = network.split("-")[2].replace("ep", " epochs")
+            epochs = _count(int(network.split("-")[2].removesuffix("ep")), "epoch")
             tiles[f"{arm}, {epochs}, n = {found.n}: best at the end"] = f"{found.mean:.2f} %"
     return Tiles(tiles)
 
@@ -223,9 +228,24 @@ def _making(runs: Sequence[StoredRun]) -> list[Block]:
     ]
 
 
+def _places(recipe: Recipe) -> list[str]:
+    """Return what a run was given besides its recipe's name; DIR and RUN where it is not known."""
+    options = recipe.model.options
+    words = ["--short"] if recipe.table == "voc" and recipe.train.test_epochs > 1 else []
+    if recipe.data.length is not None:
+        words.append(f"--model {options.get('path') or 'DIR'}")
+    if recipe.distill is not None:
+        words.append(f"--teacher {recipe.distill.teacher or 'RUN'}")
+    if "start" in options:
+        words.append(f"--start {options['start'] or 'RUN'}")
+    if options.get("backbone"):
+        words.append(f"--backbone {options['backbone']}")
+    return words
+
+
 def command(run: StoredRun) -> str:
     """Return the command line that repeats a run."""
-    words = ["surge train", run.recipe.name, f"--seed {run.seed}"]
+    words = ["surge train", run.recipe.name, f"--seed {run.seed}", *_places(run.recipe)]
     for key, value in (run.environment.get("overrides") or {}).items():
         flag = f"--{key.replace('_', '-')}"
         words.append(flag if value is True else f"{flag} {value}")

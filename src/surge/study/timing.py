@@ -104,8 +104,10 @@ def turn(
     """Call once, then time calls; return (time, processor time) of each."""
     call()
     pairs: Pairs = []
-    while len(pairs) < LEAST or sum(taken for taken, _ in pairs) < TURN:
+    total = 0.0
+    while len(pairs) < LEAST or total < TURN:
         begun, busy = clock(), worked()
         call()
         pairs.append((clock() - begun, worked() - busy))
+        total += pairs[-1][0]
     return pairs

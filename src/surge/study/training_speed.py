@@ -6,7 +6,6 @@ backward, optimizer, scales. Inputs are random; speed does not depend on them.
 
 import gc
 import importlib.util
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,6 @@ VARIANTS = (
     *("plain", "literal", "surge", "tied", "1x1", "lowrank", "frozen", "half", "salient", "fp8"),
 )
 """``half`` and ``salient``: half of the layers, drawn at random or those that clip most."""
-
 
 SHOWN = 32
 """Samples by which ``salient`` chooses its layers."""
@@ -66,20 +64,6 @@ class Row:
     def as_dict(self) -> dict[str, Any]:
         """Return the fields, for a file."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class Ceilings:
-    """What the device can do, measured."""
-
-    flops: float
-    """Per second, in a large bf16 matrix product."""
-    bytes: float
-    """Per second, read plus written, in a large copy."""
-
-    def floor(self, flops: int, moved: int) -> float:
-        """Return the least seconds for that many operations and bytes."""
-        return max(flops / self.flops, moved / self.bytes)
 
 
 class Step:
@@ -295,30 +279,3 @@ def prepare(
     step = Step(name, variant, mode, device, batch, width)
     step()
     return Prepared(step, peak_bytes(step, before), saved, flops, step.moved_bytes(saved))
-
-
-def measured_ceilings(device: torch.device) -> Ceilings | None:
-    """Measure a large copy and a large matrix product; None off a GPU."""
-    if device.type != "cuda":
-        return None
-    size = 8192
-    a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
-    b = torch.randn(size, size, device=device, dtype=torch.bfloat16)
-    source = torch.randn(2**28, device=device)
-    target = torch.empty_like(source)
-    return Ceilings(
-        flops=2 * size**3 / _median_seconds(lambda: a @ b),
-        bytes=8 * source.numel() / _median_seconds(lambda: target.copy_(source)),
-    )
-
-
-def _median_seconds(call: Callable[[], object], repeats: int = 20) -> float:
-    times = []
-    for _ in range(repeats):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(float(start.elapsed_time(end)) / 1e3)
-    return sorted(times)[repeats // 2]

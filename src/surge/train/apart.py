@@ -33,6 +33,8 @@ class Ended:
     """What went wrong, in a line or a few; None where nothing did."""
     kind: str = ""
     """The name of the class of an error that was raised there."""
+    trace: str = ""
+    """Where that was."""
 
 
 class Line:
@@ -50,8 +52,15 @@ class Line:
         signal.signal(signal.SIGTERM, self._stop)
         try:
             self._pipe.send(words)
-        except BrokenPipeError:
+        except ConnectionError:
             self._stopped = True
+
+    def hear(self) -> Any:
+        """Wait for what the other end says, and return it; None with nobody left there."""
+        try:
+            return self._pipe.recv()
+        except (EOFError, ConnectionError):
+            return None
 
     def stopped(self) -> bool:
         """Return whether work should stop where it can be continued."""
@@ -64,11 +73,11 @@ class Line:
 class Apart:
     """A function in a process of its own; it and its arguments must be picklable."""
 
-    def __init__(self, function: Callable[..., Any], *args: Any, log: Path) -> None:
-        """Begin ``function(line, *args)``; everything it prints is added to a file."""
+    def __init__(self, function: Callable[..., Any], *args: Any, log: Path | None = None) -> None:
+        """Begin ``function(line, *args)``; everything it prints is added to a file, if any."""
         context = multiprocessing.get_context("spawn")
         self._log = log
-        self.pipe, other = context.Pipe(duplex=False)
+        self.pipe, other = context.Pipe()
         self._process = context.Process(target=_enter, args=(other, log, function, args))
         with _unreached_by_keys():
             self._process.start()
@@ -87,8 +96,7 @@ class Apart:
             while self.pipe.poll():
                 said = self.pipe.recv()
                 if isinstance(said, Ended):
-                    self._process.join(LEAVING)
-                    self.kill()  # all it did is on disk, whatever keeps it
+                    self.see_off()  # all it did is on disk, whatever keeps it
                     return words, said
                 words.append(said)
             if alive:
@@ -109,6 +117,11 @@ class Apart:
         self.ask_to_stop()
         self.pipe.close()
 
+    def see_off(self) -> None:
+        """Give it time to leave by itself; end it only if it does not."""
+        self._process.join(LEAVING)
+        self.kill()
+
     def _last_words(self) -> str:
         code = self._process.exitcode or 0
         how = f"exit code {code}"
@@ -116,6 +129,8 @@ class Apart:
             how = signal.Signals(-code).name
         if code == -signal.SIGKILL:
             how += "; memory may be short"
+        if self._log is None:
+            return f"its process died ({how})."
         text = self._log.read_text(errors="replace") if self._log.exists() else ""
         last = [line.strip() for line in text.splitlines() if line.strip()][-WORDS:]
         return f"its process died ({how}). Last words in {self._log}: {' / '.join(last) or 'none'}"
@@ -139,17 +154,20 @@ def _unreached_by_keys() -> Iterator[None]:
 
 
 def _enter(
-    pipe: Connection, log: Path, function: Callable[..., Any], args: tuple[Any, ...]
+    pipe: Connection, log: Path | None, function: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """Do the work of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _print_into(log)
+    if log is not None:
+        _print_into(log)
     try:
         ended = Ended(function(Line(pipe), *args))
     except Exception as error:
-        traceback.print_exc()
-        ended = Ended(error=str(error) or type(error).__name__, kind=type(error).__name__)
-    with suppress(BrokenPipeError):
+        kind, trace = type(error).__name__, traceback.format_exc()
+        if log is not None:
+            sys.stderr.write(trace)
+        ended = Ended(error=str(error) or kind, kind=kind, trace=trace)
+    with suppress(ConnectionError):
         pipe.send(ended)
 
 

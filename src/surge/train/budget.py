@@ -4,8 +4,9 @@ import gc
 import math
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from surge.train.run import RunFolder
 WARM = 5
 TIMED = 20
 RESERVE = 0.98
+TRIAL = 0.1
+"""Share of the time after which no further step is warmed up with, or timed."""
 
 
 def fitted(
@@ -32,7 +35,8 @@ def fitted(
 ) -> Recipe:
     """Return the recipe with as many steps as fit into so many seconds of training and testing.
 
-    A trial run does a few steps and one test, and is thrown away: its time does not count. The
+    A trial run does a few steps and a test, and is thrown away: its time does not count, and
+    where steps are slow it does fewer of them. The
     number of steps becomes part of the recipe, so that the run repeats and resumes as any other.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +48,7 @@ def fitted(
             folder=RunFolder(Path(folder)),
             options=replace(options, deadline=None),
         )
-        step, test = _measure(trainer, device)
+        step, test = _measure(trainer, device, TRIAL * seconds)
         epoch = len(trainer.train_loader)
         del trainer
     gc.collect()
@@ -57,30 +61,36 @@ def fitted(
     return replace(recipe, train=train)
 
 
-def _measure(trainer: Trainer, device: torch.device) -> tuple[float, float]:
-    """Return the seconds of a step and of a test, once both are warm."""
+def _measure(trainer: Trainer, device: torch.device, most: float) -> tuple[float, float]:
+    """Return the seconds of a step and of a test, once both are warm.
 
-    def clock(action: Callable[[], object]) -> float:
-        _wait(device)
-        start = time.monotonic()
-        action()
-        _wait(device)
-        return time.monotonic() - start
-
+    A step or a test that takes longer than ``most`` seconds is not repeated.
+    """
     trainer.begin_epoch()
     batches = list(islice(trainer.batches(), WARM + TIMED))
     # Full batches alone: the last of an epoch is of another size.
     full = [pair for pair in batches if len(pair[0]) == len(batches[0][0])]
     warm, timed = full[:WARM], full[WARM:] or full
 
-    def steps(pairs: list[Any]) -> None:
-        for part, weight in pairs:
-            trainer.step(part, weight)
+    def seconds(actions: Iterable[Callable[[], object]]) -> float:
+        """Return what one of the actions takes."""
+        _wait(device)
+        begun, done = time.monotonic(), 0
+        for action in actions:
+            action()
+            done += 1
+            if time.monotonic() - begun > most:
+                break
+        _wait(device)
+        return (time.monotonic() - begun) / done
 
-    steps(warm)
-    step = clock(lambda: steps(timed)) / len(timed)
-    trainer.evaluate()
-    return step, clock(trainer.evaluate)
+    def steps(pairs: list[Any]) -> Iterable[Callable[[], object]]:
+        return (partial(trainer.step, part, weight) for part, weight in pairs)
+
+    seconds(steps(warm))
+    step = seconds(steps(timed))
+    test = seconds([trainer.evaluate])
+    return step, test if test > most else seconds([trainer.evaluate])
 
 
 def _wait(device: torch.device) -> None:

@@ -15,7 +15,7 @@ from surge.layers.hooks import binary_layers
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train import text
 from surge.train.distributed import World
-from surge.train.parts import Parts, compute_dtype
+from surge.train.parts import Parts, Place, compute_dtype, layout_on
 from surge.train.task import task_of
 
 __all__ = [
@@ -51,7 +51,8 @@ def make_loaders(
 ) -> tuple[ResidentLoader, ResidentLoader]:
     """Put both sets on the device; all arms of one seed see the same order and crops."""
     dtype = compute_dtype(recipe.train, device)
-    return task_of(recipe.data).make_loaders(recipe, sets, seed, device, world, dtype)
+    place = Place(device, world.rank, world.size, dtype, layout_on(device))
+    return task_of(recipe.data).make_loaders(recipe, sets, seed, place)
 
 
 def build_network(recipe: Recipe, seed: int, example: Any) -> tuple[nn.Module, Compensation | None]:
@@ -62,8 +63,7 @@ def build_network(recipe: Recipe, seed: int, example: Any) -> tuple[nn.Module, C
 def build_parts(recipe: Recipe, seed: int, device: torch.device, example: Any) -> Parts:
     """Build model and optimizer on their device, ready for the first step or for a checkpoint."""
     model, compensation = build_network(recipe, seed, example)
-    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-    model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+    model.to(device=device, memory_format=layout_on(device))  # type: ignore[call-overload]
     optimizer = make_optimizer(model, recipe.train, device)
     if compensation is not None:
         compensation.follow(optimizer)

@@ -17,18 +17,13 @@ from surge.models.detector import Detector
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train.detect_build import build_detector, build_teacher
 from surge.train.detect_objective import make_objective
-from surge.train.distributed import World
+from surge.train.parts import Place, layout_on
 from surge.train.step import Objective, TestStep, Verdict
 from surge.train.task import Task, compensated
 
 TRAIN, TEST = "trainval", "test"
 """Lists of images to train on and to test on."""
 TEST_BATCH = 16
-
-
-def layout_on(device: torch.device) -> torch.memory_format:
-    """Return the layout of images and kernels that suits a device."""
-    return torch.channels_last if device.type == "cuda" else torch.contiguous_format
 
 
 class DetectionTest(TestStep):
@@ -103,24 +98,18 @@ class DetectionTask(Task):
         return [f"{len(train)} images to train on{empty}; {len(test)} to test on"]
 
     def make_loaders(
-        self,
-        recipe: Recipe,
-        sets: Any,
-        seed: int,
-        device: torch.device,
-        world: World,
-        dtype: torch.dtype,
+        self, recipe: Recipe, sets: Any, seed: int, place: Place
     ) -> tuple[ResidentLoader, ResidentLoader]:
         """Put both sets on the device; all arms of one seed see the same order and sizes."""
-        if world.size > 1:
+        if place.world > 1:
             raise ConfigError(f"{recipe.name} trains in one process; drop torchrun.")
         spec = recipe.data
         assert spec.size is not None
         # Pixels stay exact; only products are in short numbers.
         shared: dict[str, Any] = {
-            "device": device,
-            "dtype": torch.promote_types(dtype, torch.float32),
-            "memory_format": layout_on(device),
+            "device": place.device,
+            "dtype": torch.promote_types(place.dtype, torch.float32),
+            "memory_format": place.memory_format,
         }
         train = BoxLoader(
             sets[0],

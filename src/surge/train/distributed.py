@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -30,6 +30,15 @@ class World:
         flags = torch.tensor(float(flag), device=device)
         torch.distributed.all_reduce(flags)
         return bool(flags > 0)
+
+    def gathered(self, tensor: Tensor, device: torch.device) -> list[Tensor]:
+        """Return the tensors of all processes, by rank; all must have the same shape."""
+        if self.size == 1:
+            return [tensor]
+        sent = tensor.to(device)
+        received = [torch.empty_like(sent) for _ in range(self.size)]
+        torch.distributed.all_gather(received, sent)
+        return [other.to(tensor.device) for other in received]
 
 
 RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")

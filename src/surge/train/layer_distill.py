@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.layers.base import BinaryLayer
+from surge.methods.lws import LWS
 from surge.models.box_targets import Objects
 from surge.models.boxes import overlaps
 
@@ -142,9 +143,8 @@ def layer_loss(layer: BinaryLayer, student: Seen, taught: nn.Conv2d, teacher: Se
     """Return the weighted sum of the three losses of one layer, bias aside on both sides."""
     weights = LayerWeights()
     method = layer.method
-    alpha = method.output_scale()
-    binary = method.binarize_weight(layer.weight)
-    assert alpha is not None
+    assert isinstance(method, LWS) and method.used is not None
+    alpha, binary = method.output_scale(), method.used
     scaled, taught_output = (
         y if bias is None else y - bias.view(-1, 1, 1).to(y.dtype)
         for y, bias in ((student.output, layer.bias), (teacher.output, taught.bias))

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from surge.data import EpochPlan
 from surge.errors import ConfigError
@@ -24,12 +23,12 @@ from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.options import LoopOptions, Outcome
 from surge.train.recorder import make_recorder
 from surge.train.run import RunFolder
-from surge.train.schedule import is_tested, learning_rate, rate_at, step_seed
-from surge.train.search import first_bad_layer
+from surge.train.schedule import is_tested, is_tested_midway, learning_rate, rate_at, step_seed
+from surge.train.search import diverged_error
 from surge.train.step import Criterion, TrainStep
 from surge.train.sync_norm import synchronize_norms_
 from surge.train.task import task_of
-from surge.train.watch import BitWatch, DivergedError, first_bad_state
+from surge.train.watch import BitWatch
 
 __all__ = ["LoopOptions", "Outcome", "Row", "Trainer"]
 
@@ -91,7 +90,7 @@ class Trainer:
         self.step: Callable[..., None] = self.train_step
         self.test: Callable[[EpochPlan], None] = self.test_step
         if self.mode.captured:
-            self.step = Captured(self.train_step, self._state)
+            self.step = Captured(self.train_step, self.train_step.state)
             self.test = Captured(self.test_step, lambda: [self.test_step.sums.values])
         self.meter: DoseMeter | None = None
         # Synchronised norms would wait for the other ranks, which take no part in measuring.
@@ -99,23 +98,11 @@ class Trainer:
         if self.parts.compensation is not None and self.world.leads and measurable:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
         self.recorder = make_recorder(self, synced=synced)
-        self.epoch, self.seconds = 0, 0.0
+        self.epoch, self.seconds, self.rate = 0, 0.0, 0.0
         self.noted: dict[str, Any] | None = None
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}
         self.best_scores: dict[str, float] = {}
-
-    def _state(self) -> list[Tensor]:
-        model = self.parts.model
-        inner = [
-            value
-            for state in self.parts.optimizer.state.values()
-            for value in state.values()
-            if isinstance(value, Tensor)
-        ]
-        learned = self.train_step.learned
-        own = [] if learned is None else list(learned.parameters())
-        return [*model.parameters(), *own, *model.buffers(), *inner, self.train_step.sums.values]
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint; return a sentence for each damaged one."""
@@ -171,13 +158,12 @@ class Trainer:
         if self.recorder is not None:
             self.recorder.begin_epoch()
         start = time.monotonic()
-        rate = base = self.begin_epoch()
+        self.begin_epoch()
         done, self.noted = midway.take_up(self, watch, self.noted) if self.noted else 0, None
         first = self._steps_before()
-        for number, (part, weight) in enumerate(self.batches(done), start=first + done):
-            rate = self._rate_at(number, base)
-            self.step(part, weight, *self._turn(number))
-            if self._test_is_due(number + 1):
+        for number, part, numbers in self.steps(done):
+            self.step(part, *numbers)
+            if is_tested_midway(self.recipe.train, number + 1, len(self.train_loader)):
                 self._judge()
                 self.parts.model.train()
             done = number + 1 - first
@@ -188,9 +174,8 @@ class Trainer:
                     self.save(noted)
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
-            raise self._diverged()
-        if wants_recalibration(self.parts.model):
-            self._recalibrate()
+            raise diverged_error(self)
+        self.recalibrate()
         due = is_tested(self.recipe.train, self.epoch)
         test_loss = self._judge() if due else None
         tested = {self.recipe.metric: self.last, **self.scores} if due else {}
@@ -199,7 +184,7 @@ class Trainer:
         row: Row = {
             "epoch": self.epoch,
             "seconds": round(seconds, 4),
-            "lr": rate,
+            "lr": self.rate,
             "train_loss": loss / count,
             **({f"train_{self.task.hits}": 100 * hits / count} if self.task.hits else {}),
             **({} if test_loss is None else {"test_loss": test_loss}),
@@ -219,7 +204,7 @@ class Trainer:
         """Test, note what is best so far, and return the loss, if a test has one."""
         self.last, loss = self.evaluate()
         if loss is not None and not math.isfinite(loss):
-            raise self._diverged()
+            raise diverged_error(self)
         if self.last > self.best:
             self.best, self.best_epoch, self.best_scores = self.last, self.epoch, self.scores
         return loss
@@ -227,13 +212,12 @@ class Trainer:
     def _steps_before(self) -> int:
         return self.epoch * len(self.train_loader)
 
-    def _rate_at(self, number: int, rate: float) -> float:
-        """Set and return the learning rate of a step, where every step has its own."""
-        own = rate_at(self.recipe.train, number, rate, len(self.train_loader))
-        if own is None:
-            return rate
-        set_learning_rate(self.parts.optimizer, own)
-        return own
+    def _set_rate(self, number: int, base: float) -> None:
+        """Set the learning rate of a step, where it is not just that of its epoch."""
+        own = rate_at(self.recipe.train, number, base, len(self.train_loader))
+        if own is not None:
+            set_learning_rate(self.parts.optimizer, own)
+        self.rate = base if own is None else own
 
     def _turn(self, number: int) -> tuple[float, ...]:
         """Say whose turn a step is, where steps differ: each kind gets a graph of its own."""
@@ -242,24 +226,19 @@ class Trainer:
             return ()
         return (float(number % compensation.every > 0),)
 
-    def _test_is_due(self, done: int) -> bool:
-        every, epoch = self.recipe.train.test_every, len(self.train_loader)
-        last = done % epoch == 0 or done == self.recipe.train.steps
-        return every is not None and done % every == 0 and not last
-
     def begin_epoch(self) -> float:
         """Set all schedules of this epoch and return its learning rate.
 
-        Random numbers that a step draws (the noise control) depend on seed, epoch and rank alone.
+        Random numbers that a step draws depend on seed, epoch and rank alone.
         """
         spec = self.recipe.train
-        rate = learning_rate(spec, self.epoch)
-        set_learning_rate(self.parts.optimizer, rate)
+        self.rate = learning_rate(spec, self.epoch)
+        set_learning_rate(self.parts.optimizer, self.rate)
         on_epoch(self.parts.model, self.epoch, spec.epochs)
         if not self.options.shared:
             torch.manual_seed(step_seed(self.seed, self.epoch, self.world.rank))
         self.parts.model.train()
-        return rate
+        return self.rate
 
     def batches(self, start: int = 0) -> Iterator[tuple[EpochPlan, float]]:
         """Yield this rank's part of every batch of the epoch, and the weight of its loss."""
@@ -272,8 +251,23 @@ class Trainer:
             whole = min(loader.batch_size, len(plan) - index * loader.batch_size)
             yield part, len(part) * self.world.size / whole
 
-    def _recalibrate(self) -> None:
-        """Let norms see the weights of inference, on full training batches of this epoch."""
+    def steps(self, start: int = 0) -> Iterator[tuple[int, EpochPlan, tuple[float, ...]]]:
+        """Set the learning rate of every step of the epoch, and yield what the step gets.
+
+        The first item is its number, counted from the first step of the run.
+        """
+        base, before = self.rate, self._steps_before() + start
+        for number, (part, weight) in enumerate(self.batches(start), start=before):
+            self._set_rate(number, base)
+            yield number, part, (weight, *self._turn(number))
+
+    def recalibrate(self) -> None:
+        """Let norms see the weights of inference, where those are others than in training.
+
+        They look at full training batches of this epoch.
+        """
+        if not wants_recalibration(self.parts.model):
+            return
         loader = self.train_loader
         full = max(1, len(self.sets[0]) // loader.batch_size)
         with self.train_step.autocast():
@@ -290,14 +284,6 @@ class Trainer:
         # The bare model: the other ranks take no part in this.
         doses = self.meter.measure(lambda: self.train_step.compute(self.parts.model, part)[0])
         return {"delivered": sum(doses.values()) / len(doses)}
-
-    def _diverged(self) -> DivergedError:
-        where = first_bad_layer(self) or first_bad_state(self.parts.model) or "the loss alone"
-        kept = f"The last good checkpoint is kept in {self.folder.checkpoints}."
-        return DivergedError(
-            f"Training diverged in epoch {self.epoch} of {self.recipe.name}: {where} is not "
-            f"finite. {kept if self.folder.begun else 'No checkpoint was written yet.'}"
-        )
 
     def evaluate(self) -> tuple[float, float | None]:
         """Return (the recipe's metric in percent, loss) on what is tested on."""

@@ -11,20 +11,18 @@ if TYPE_CHECKING:
 
 
 def note(trainer: "Trainer", watch: BitWatch, steps: int) -> dict[str, Any]:
-    """Describe an epoch of which ``steps`` are done; all processes must call this together.
-
-    Random numbers that steps draw are those of the first process.
-    """
+    """Describe an epoch of which ``steps`` are done; all processes must call this together."""
+    world, device = trainer.world, trainer.device
     sums = trainer.train_step.sums.values.clone()
-    if trainer.world.size > 1:
+    if world.size > 1:
         torch.distributed.all_reduce(sums)
-    cuda = trainer.device.type == "cuda"
+    on_gpu = device.type == "cuda"
     return {
         "steps": steps,
         "sums": sums,
         "bits": list(watch.bits),
-        "random": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state(trainer.device) if cuda else None,
+        "random": world.gathered(torch.get_rng_state(), device),
+        "cuda": world.gathered(torch.cuda.get_rng_state(device), device) if on_gpu else [],
     }
 
 
@@ -32,15 +30,19 @@ def take_up(trainer: "Trainer", watch: BitWatch, noted: dict[str, Any]) -> int:
     """Put a trainer whose epoch has just begun to where it was; return the steps done.
 
     The model's state is loaded once more: what a method renews at the start of an epoch must not be
-    renewed in its middle.
+    renewed in its middle. Every process gets its own random numbers back; one that was not there
+    keeps those with which the epoch began.
     """
     trainer.parts.model.load_state_dict(noted["model"])
     sums = trainer.train_step.sums.values
     # The other processes' shares are in the first one's.
     sums.copy_(noted["sums"] if trainer.world.leads else torch.zeros_like(sums))
     watch.bits = [bits.to(trainer.device) for bits in noted["bits"]]
-    if trainer.world.leads:
-        torch.set_rng_state(noted["random"].cpu())
-        if noted["cuda"] is not None and trainer.device.type == "cuda":
-            torch.cuda.set_rng_state(noted["cuda"].cpu(), trainer.device)
+    if trainer.options.shared:
+        return int(noted["steps"])
+    rank = trainer.world.rank
+    if rank < len(noted["random"]):
+        torch.set_rng_state(noted["random"][rank].cpu())
+    if rank < len(noted["cuda"]) and trainer.device.type == "cuda":
+        torch.cuda.set_rng_state(noted["cuda"][rank].cpu(), trainer.device)
     return int(noted["steps"])

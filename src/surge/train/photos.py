@@ -16,7 +16,7 @@ from surge.data.pictures import load_pictures
 from surge.data.split import stratified_split
 from surge.errors import ConfigError
 from surge.recipes.recipe import DataSpec, Recipe
-from surge.train.distributed import World
+from surge.train.parts import Place
 
 TREES = {
     "imagenet": ("imagenet", "ILSVRC2012"),
@@ -42,22 +42,10 @@ def load_photo_sets(spec: DataSpec, root: Path) -> PhotoSets:
 
 
 def make_photo_loaders(
-    recipe: Recipe,
-    sets: Sequence[Any],
-    seed: int,
-    device: torch.device,
-    world: World,
-    dtype: torch.dtype,
+    recipe: Recipe, sets: Sequence[Any], seed: int, place: Place
 ) -> tuple[ResidentLoader, ResidentLoader]:
     """Return both loaders; all arms of one seed see the same order and crops."""
     shown = check_photos(recipe, sets)
-    shared: dict[str, Any] = {
-        "device": device,
-        "rank": world.rank,
-        "world": world.size,
-        "dtype": dtype,
-        "memory_format": torch.channels_last if device.type == "cuda" else torch.contiguous_format,
-    }
     kind: Any = StreamLoader if isinstance(sets[0], FileSet) else CropLoader
     train = kind(
         sets[0],
@@ -66,13 +54,13 @@ def make_photo_loaders(
         seed=seed,
         shuffle=True,
         drop_last=recipe.train.drop_last,
-        **shared,
+        **vars(place),
     )
     test = kind(
         sets[1],
         CropSettings(shown.size, train=False),
         batch_size=min(TEST_BATCH, len(sets[1])),
-        **shared,
+        **vars(place),
     )
     return train, test
 

@@ -169,7 +169,7 @@ def _auxiliary(
         gradient, value, weight, convolution if convolution[0] else (), groups, (True, True)
     )
     assert found is not None and of_weight is not None
-    weighting = path._weighting(layer, z)
+    weighting = path.weighting(layer, z)
     if weighting is not None:
         found = found * weighting.to(found.dtype)
     if path.options.noise:

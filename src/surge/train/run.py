@@ -47,16 +47,21 @@ class RunFolder:
         With ``anew`` a run that was stopped before its first checkpoint counts as none.
         """
         folder = cls(path)
-        if folder.begun or ((path / "config.yaml").exists() and not anew):
-            go_on = f"Continue it with --resume {path}, or choose"
-            advice = "It is finished; choose" if (path / "summary.txt").exists() else go_on
-            raise ConfigError(f"{path} holds a run already. {advice} another folder with --out.")
+        folder.check_free(anew=anew)
         folder.write("metrics.jsonl", "")
         folder.write("env.json", json.dumps(environment, indent=2) + "\n")
         (path / "figures").mkdir(exist_ok=True)
         # Last: this file makes a folder the folder of a run, and then all of it is there.
         folder.write("config.yaml", serial.dump(recipe))
         return folder
+
+    def check_free(self, *, anew: bool = False) -> None:
+        """Refuse a folder that holds a run; see :meth:`create`."""
+        path = self.path
+        if self.begun or ((path / "config.yaml").exists() and not anew):
+            go_on = f"Continue it with --resume {path}, or choose"
+            advice = "It is finished; choose" if (path / "summary.txt").exists() else go_on
+            raise ConfigError(f"{path} holds a run already. {advice} another folder with --out.")
 
     @classmethod
     def open(cls, path: Path) -> tuple["RunFolder", Recipe, dict[str, Any]]:

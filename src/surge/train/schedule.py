@@ -75,7 +75,8 @@ def rate_at(spec: TrainSpec, step: int, rate: float, epoch: int) -> float | None
 def step_seed(seed: int, epoch: int, rank: int) -> int:
     """Return the seed of the random numbers that the steps of an epoch draw on one rank.
 
-    Only the noise control draws any. A function of the epoch, so that nothing needs to be saved.
+    Dropout, drawn weights and a detector's choice of regions come from there; the noise control has
+    its own. A function of the epoch, so that nothing needs to be saved between epochs.
     """
     text = f"steps of epoch {epoch} of seed {seed} on rank {rank}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
@@ -88,3 +89,13 @@ def is_tested(spec: TrainSpec, epoch: int) -> bool:
     [False, False, True, False, False, True, False, True]
     """
     return (epoch + 1) % spec.test_epochs == 0 or epoch + 1 >= spec.epochs
+
+
+def is_tested_midway(spec: TrainSpec, done: int, epoch: int) -> bool:
+    """Return whether a test follows after ``done`` steps of a run, within an epoch of ``epoch``.
+
+    >>> [done for done in range(1, 13) if is_tested_midway(TrainSpec(test_every=2), done, 6)]
+    [2, 4, 8, 10]
+    """
+    last = done % epoch == 0 or done == spec.steps
+    return spec.test_every is not None and done % spec.test_every == 0 and not last

@@ -10,13 +10,30 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from surge.train import midway
-from surge.train.watch import BitWatch, Sentinel, first_bad_gradient, first_bad_state
+from surge.train.watch import (
+    BitWatch,
+    DivergedError,
+    Sentinel,
+    first_bad_gradient,
+    first_bad_state,
+)
 
 if TYPE_CHECKING:
     from surge.train.loop import Trainer
 
 PATIENCE = 120.0
 """Seconds after which a search ends without an answer."""
+
+
+def diverged_error(trainer: "Trainer") -> DivergedError:
+    """Return an error that says where a run diverged and what is left of it."""
+    folder = trainer.folder
+    where = first_bad_layer(trainer) or first_bad_state(trainer.parts.model) or "the loss alone"
+    kept = f"The last good checkpoint is kept in {folder.checkpoints}."
+    return DivergedError(
+        f"Training diverged in epoch {trainer.epoch} of {trainer.recipe.name}: {where} is not "
+        f"finite. {kept if folder.begun else 'No checkpoint was written yet.'}"
+    )
 
 
 def first_bad_layer(diverged: "Trainer") -> str | None:
@@ -56,12 +73,13 @@ def _search_epoch(trainer: "Trainer", give_up: float) -> str | None:
     trainer.begin_epoch()
     done = midway.take_up(trainer, BitWatch(model), trainer.noted) if trainer.noted else 0
     trainer.noted = None
-    for number, (part, weight) in enumerate(trainer.batches(done), start=done + 1):
+    for count, (_, part, numbers) in enumerate(trainer.steps(done), start=done + 1):
         with Sentinel(model) as sentinel:
-            trainer.train_step(part, weight)
+            trainer.train_step(part, *numbers)
         found = sentinel.found or first_bad_gradient(model) or first_bad_state(model)
         if found is not None:
-            return f"{found} (epoch {trainer.epoch}, step {number})"
+            return f"{found} (epoch {trainer.epoch}, step {count})"
         if time.monotonic() > give_up:
-            break
+            return None
+    trainer.recalibrate()
     return None

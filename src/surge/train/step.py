@@ -201,6 +201,14 @@ class TrainStep:
         self.parts.optimizer.step()
         on_step(self.parts.model)
 
+    def state(self) -> list[Tensor]:
+        """Return every tensor that a step changes."""
+        model, learned = self.parts.model, self.learned
+        own = [] if learned is None else list(learned.parameters())
+        states = self.parts.optimizer.state.values()
+        inner = [v for state in states for v in state.values() if isinstance(v, Tensor)]
+        return [*model.parameters(), *own, *model.buffers(), *inner, self.sums.values]
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -17,8 +17,8 @@ from surge.data.glue import get_task
 from surge.models import build_model
 from surge.recipes.recipe import DataSpec, Recipe
 from surge.train import photos, stages, text
-from surge.train.distributed import World
 from surge.train.features import feature_objective
+from surge.train.parts import Place
 from surge.train.scoring import RankedTest, TextTest
 from surge.train.step import Objective, TestStep
 from surge.train.teacher import checked_teacher, teacher_objective
@@ -55,24 +55,10 @@ class Task:
         return []
 
     def make_loaders(
-        self,
-        recipe: Recipe,
-        sets: Any,
-        seed: int,
-        device: torch.device,
-        world: World,
-        dtype: torch.dtype,
+        self, recipe: Recipe, sets: Any, seed: int, place: Place
     ) -> tuple[ResidentLoader, ResidentLoader]:
         """Put both sets on the device; all arms of one seed see the same order and crops."""
         assert isinstance(sets[0], ImageSet) and isinstance(sets[1], ImageSet)
-        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-        shared: dict[str, Any] = {
-            "device": device,
-            "rank": world.rank,
-            "world": world.size,
-            "dtype": dtype,
-            "memory_format": layout,
-        }
         train = ResidentLoader(
             sets[0],
             batch_size=min(recipe.train.batch, len(sets[0])),
@@ -80,10 +66,10 @@ class Task:
             shuffle=True,
             augmentation=Augmentation() if recipe.data.augment else None,
             drop_last=recipe.train.drop_last,
-            **shared,
+            **vars(place),
         )
-        batch = 2500 if device.type == "cuda" else 500
-        return train, ResidentLoader(sets[1], batch_size=batch, **shared)
+        batch = 2500 if place.device.type == "cuda" else 500
+        return train, ResidentLoader(sets[1], batch_size=batch, **vars(place))
 
     def example(self, recipe: Recipe, first: Any) -> Any:
         """Return a small batch for a dry run."""
@@ -135,16 +121,10 @@ class PhotoTask(Task):
             stages.first_stage(recipe)
 
     def make_loaders(
-        self,
-        recipe: Recipe,
-        sets: Any,
-        seed: int,
-        device: torch.device,
-        world: World,
-        dtype: torch.dtype,
+        self, recipe: Recipe, sets: Any, seed: int, place: Place
     ) -> tuple[ResidentLoader, ResidentLoader]:
         """Return loaders of crops."""
-        return photos.make_photo_loaders(recipe, sets, seed, device, world, dtype)
+        return photos.make_photo_loaders(recipe, sets, seed, place)
 
     def example(self, recipe: Recipe, first: Any) -> Tensor:
         """Return two crops of a size that costs little."""
@@ -176,16 +156,10 @@ class TextTask(Task):
         ]
 
     def make_loaders(
-        self,
-        recipe: Recipe,
-        sets: Any,
-        seed: int,
-        device: torch.device,
-        world: World,
-        dtype: torch.dtype,
+        self, recipe: Recipe, sets: Any, seed: int, place: Place
     ) -> tuple[ResidentLoader, ResidentLoader]:
         """Return loaders of tokens."""
-        return text.make_text_loaders(recipe, sets, seed, device, world)
+        return text.make_text_loaders(recipe, sets, seed, place)
 
     def example(self, recipe: Recipe, first: Any) -> Tensor:
         """Return two sentences."""

@@ -21,7 +21,7 @@ from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train import checkpoint
 from surge.train.bertadam import BertAdam
 from surge.train.distill import TextObjective
-from surge.train.distributed import World
+from surge.train.parts import Place
 from surge.train.run import RunFolder
 
 TEST_BATCH = 64
@@ -65,10 +65,10 @@ def _cut(part: TextSet) -> Tensor:
 
 
 def make_text_loaders(
-    recipe: Recipe, sets: tuple[TextSet, TextSet], seed: int, device: torch.device, world: World
+    recipe: Recipe, sets: tuple[TextSet, TextSet], seed: int, place: Place
 ) -> tuple[TextLoader, TextLoader]:
     """Put both sets on the device; all arms of one seed see the same order."""
-    shared: dict[str, Any] = {"device": device, "rank": world.rank, "world": world.size}
+    shared: dict[str, Any] = {k: getattr(place, k) for k in ("device", "rank", "world")}
     train = TextLoader(
         sets[0],
         batch_size=min(recipe.train.batch, len(sets[0])),

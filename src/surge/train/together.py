@@ -43,10 +43,10 @@ def run_together(
 
 def draws_in_steps(recipe: Recipe) -> bool:
     """Return whether training steps draw random numbers, from a generator that all runs share."""
-    noisy = recipe.surge is not None and recipe.surge.noise
-    # A detector draws which anchors and regions count.
+    # A detector draws which anchors and regions count, and a BERT what it drops. The noise control
+    # has random numbers of its own.
     return (
-        noisy
-        or recipe.data.name == "voc"
+        recipe.data.name == "voc"
+        or recipe.data.length is not None
         or (recipe.method is not None and bool(recipe.method.options.get("stochastic")))
     )
