@@ -1,4 +1,4 @@
-"""What SURGE costs on GLUE: time of an epoch and peak memory of BiT without, with, and tied.
+"""What SURGE costs on GLUE: time of an epoch and peak memory of BiT without it and with it, in three forms.
 
 Accuracies are not measured here but by the command, which stores them in results/glue.jsonl::
 
@@ -34,7 +34,7 @@ from surge.study.row_speed import WARM, RowSteps, timed
 from surge.train.build import load_sets
 from surge.train.run import git_state
 
-ARMS = ("bit", "bit-surge", "bit-surge-tied")
+ARMS = ("bit", "bit-surge", "bit-surge-tied", "bit-surge-lowrank")
 BLOCK, ROUNDS = 40, 5
 PATIENCE = 600.0
 """Seconds to wait for all arms to be built."""

@@ -44,6 +44,8 @@ def test_surge_starts_from_copies_with_a_small_eta():
     assert (surge.eta, surge.auxiliary, surge.align) == (1e-3, "copied", 0.0)
     assert get_recipe("glue-mrpc-bit-surge-align").surge.align == 1.0
     assert get_recipe("glue-mrpc-bit-surge-tied").surge.auxiliary == "tied"
+    low = get_recipe("glue-mrpc-bit-surge-lowrank").surge
+    assert (low.auxiliary, low.rank, low.eta) == ("low_rank", 8, 1e-3)
 
 
 def test_alignment_and_eta_can_be_swept():

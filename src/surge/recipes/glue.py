@@ -104,6 +104,7 @@ def _rows(task: str) -> list[Recipe]:
         *rows,
         replace(with_surge(bit, "align"), surge=replace(SURGE, align=1.0)),
         replace(with_surge(bit, "tied"), surge=replace(SURGE, auxiliary="tied")),
+        replace(with_surge(bit, "lowrank"), surge=replace(SURGE, auxiliary="low_rank", rank=8)),
     ]
 
 

@@ -19,7 +19,7 @@ VARIANTS: dict[str, PathOptions] = {
     "copied": PathOptions(auxiliary="copied"),
     "tied": PathOptions(auxiliary="tied", eta=0.2, decay="cosine"),
     "1x1": PathOptions(auxiliary="pointwise"),
-    "lowrank": PathOptions(auxiliary="low_rank"),
+    "lowrank": PathOptions(auxiliary="low_rank", rank=8),
     "leaky": PathOptions(auxiliary="leaky_tail", eta=0.2, decay="cosine"),
     "above": PathOptions(aux_input="above_clamp", eta=0.1),
     "abovetied": PathOptions(aux_input="above_clamp", auxiliary="tied", eta=0.2, decay="cosine"),
