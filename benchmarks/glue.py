@@ -1,4 +1,4 @@
-"""What SURGE costs on GLUE: time of an epoch and peak memory of BiT without it and with it, in three forms.
+"""What SURGE costs on GLUE: time of an epoch and peak memory of BiT, without it and with it.
 
 Accuracies are not measured here but by the command, which stores them in results/glue.jsonl::
 
