@@ -187,6 +187,34 @@ def test_report_command_writes_page_and_figures(tmp_path, capsys):
 
 
 def test_report_command_refuses_what_is_no_run(tmp_path, capsys):
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 2
+    bench = tmp_path / "bench"
+    bench.mkdir()
+    assert main(["report", str(bench), "--out", str(tmp_path / "page.html")]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("given", ["*", ""])
+def test_report_takes_all_runs_of_a_folder_and_leaves_out_the_rest(tmp_path, capsys, given):
+    root = tmp_path / "runs"
+    for seed in (0, 1):
+        write_run(root, seed=seed)
+    (root / "bench").mkdir()
+    page = tmp_path / "page.html"
+    paths = sorted(root.glob(given)) if given else [root]
+    assert main(["report", *map(str, paths), "--out", str(page)]) == 0
+    assert "2 runs of 1 recipe" in page.read_text()
+    assert (f"left out, as no runs are in: {root / 'bench'}" in capsys.readouterr().out) is bool(
+        given
+    )
+
+
+def test_report_refuses_a_folder_as_its_page(tmp_path, capsys):
+    assert main(["report", str(write_run(tmp_path)), "--out", str(tmp_path)]) == 2
+    assert "is a folder; name a file" in capsys.readouterr().err
+
+
+def test_report_refuses_a_path_that_is_not_there(tmp_path, capsys):
+    paths = [str(write_run(tmp_path)), str(tmp_path / "nope")]
+    assert main(["report", *paths, "--out", str(tmp_path / "page.html")]) == 2
+    assert "nope is not the folder of a run" in capsys.readouterr().err
