@@ -61,19 +61,10 @@ def measure(
     """Build a group of rows side by side, then time them in turns."""
     size = options.device, options.images, WARM
     builders = {recipe.row: partial(build, recipe, *size) for recipe in recipes}
-    commit = options.commit or git_state()[0]
-    with built(
-        builders,
-        jobs=max(2, len(builders)),  # one would be built here, where memory is shared
-        patience=options.patience,
-        on_failure=failures.__setitem__,
-    ) as workers:
-        found = timed(
-            workers,
-            rounds=options.rounds,
-            block=options.block,
-            on_failure=failures.__setitem__,
-        )
+    commit, fail = options.commit or git_state()[0], failures.__setitem__
+    jobs = max(2, len(builders))  # one would be built here, where memory is shared
+    with built(builders, jobs=jobs, patience=options.patience, on_failure=fail) as rows:
+        found = timed(rows, rounds=options.rounds, block=options.block, on_failure=fail)
     return [
         RowSpeed(
             row=recipe.row,

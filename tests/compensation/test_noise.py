@@ -5,10 +5,22 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import surge
 from surge.compensation.noise import Source, mixed, normal, words
-from tests.nets import CASES, assert_near, cnn, each_kind, images, injected, loss_of, pair, run
+from tests.nets import (
+    CASES,
+    assert_near,
+    cnn,
+    each_kind,
+    images,
+    injected,
+    loss_of,
+    output_gradient,
+    pair,
+    run,
+)
 
 SCALE = 0.5
 WIDE = 2.0
@@ -136,6 +148,16 @@ def test_noise_counts_once_in_a_forward_and_not_in_eval():
         net(images()[0])
     net.eval()(images()[0])
     assert {int(path.source.draws) for path in compensation.paths.values()} == {1}
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_noise_bears_activation_checkpointing(reentrant):
+    layer, x = noisy(), CASES["conv2d"].batch().requires_grad_()
+    y = checkpoint(layer, x, use_reentrant=reentrant)
+    y.backward(output_gradient(y))
+    plain, compensated, _ = pair(CASES["conv2d"], fixed_scale=SCALE)
+    main, expected, _ = injected(plain, compensated, x)
+    assert_near((x.grad - main).norm(), expected.norm(), rtol=1e-4)
 
 
 def test_only_the_noise_control_has_a_source():

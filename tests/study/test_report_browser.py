@@ -67,6 +67,25 @@ def test_controls_of_the_chart_work(page):
     ]
 
 
+def test_legend_names_the_runs_that_have_what_is_shown(tmp_path):
+    paths = [write_run(tmp_path, row) for row in ("digits-cnn-recu", "digits-cnn-recu-surge")]
+    metrics = paths[1] / "metrics.jsonl"
+    metrics.write_text(metrics.read_text().replace("flips", "nothing"))
+    found = visit(
+        write_page(tmp_path, paths),
+        """
+        const chart = document.querySelector(".chart");
+        const seen = () => [...chart.querySelectorAll(".legend button")]
+            .filter((b) => b.offsetParent !== null).map((b) => b.textContent);
+        const before = seen();
+        [...chart.querySelectorAll("button")]
+            .find((b) => b.textContent === "flipped bits, %").click();
+        return [before, seen()];
+        """,
+    )
+    assert found == [["digits-cnn-recu", "digits-cnn-recu-surge"], ["digits-cnn-recu"]]
+
+
 def test_epochs_below_the_curves_are_whole(tmp_path):
     found = visit(
         write_page(tmp_path, [write_run(tmp_path, epochs=2)]),

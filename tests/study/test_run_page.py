@@ -13,6 +13,7 @@ from surge.study.run_costs import costs_of
 from surge.study.stored_runs import open_run, store, without_surge
 from tests.study.run_folders import write_run
 from tests.study.test_report import Page
+from tests.test_convert import tiny_bert
 
 
 def page_of(paths):
@@ -118,6 +119,15 @@ def test_network_that_cannot_be_built_is_said(tmp_path):
     assert "Not counted: the BERT of this run is not at hand." in text
 
 
+def test_a_bert_that_is_at_hand_is_counted_with_its_attention(tmp_path):
+    tiny_bert().save_pretrained(tmp_path / "bert")
+    recipe = open_run(write_run(tmp_path, "glue-mrpc-bit", epochs=3)).recipe
+    model = replace(recipe.model, options={"path": str(tmp_path / "bert")})
+    recipe = replace(recipe, model=model, data=replace(recipe.data, length=8))
+    (cost,) = costs_of([recipe]).values()
+    assert sum(row.name.endswith(".attention.self") and row.macs > 0 for row in cost.rows) == 2
+
+
 def test_networks_for_photos_are_counted_at_the_size_they_see(tmp_path):
     recipe = open_run(write_run(tmp_path, "imagenette-twostage-reactnet", epochs=3)).recipe
     small = replace(recipe, data=replace(recipe.data, size=64))
@@ -187,6 +197,46 @@ def test_report_command_writes_page_and_figures(tmp_path, capsys):
 
 
 def test_report_command_refuses_what_is_no_run(tmp_path, capsys):
-    assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 2
+    bench = tmp_path / "bench"
+    bench.mkdir()
+    assert main(["report", str(bench), "--out", str(tmp_path / "page.html")]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("given", ["*", ""])
+def test_report_takes_all_runs_of_a_folder_and_leaves_out_the_rest(tmp_path, capsys, given):
+    root = tmp_path / "runs"
+    for seed in (0, 1):
+        write_run(root, seed=seed)
+    (root / "bench").mkdir()
+    page = tmp_path / "page.html"
+    paths = sorted(root.glob(given)) if given else [root]
+    assert main(["report", *map(str, paths), "--out", str(page)]) == 0
+    assert "2 runs of 1 recipe" in page.read_text()
+    assert (f"left out, as no runs are in: {root / 'bench'}" in capsys.readouterr().out) is bool(
+        given
+    )
+
+
+def test_report_refuses_a_folder_as_its_page(tmp_path, capsys):
+    assert main(["report", str(write_run(tmp_path)), "--out", str(tmp_path)]) == 2
+    assert "is a folder; name a file" in capsys.readouterr().err
+
+
+def test_report_refuses_a_path_that_is_not_there(tmp_path, capsys):
+    paths = [str(write_run(tmp_path)), str(tmp_path / "nope")]
+    assert main(["report", *paths, "--out", str(tmp_path / "page.html")]) == 2
+    assert "nope is not the folder of a run" in capsys.readouterr().err
+
+
+def test_tables_give_seconds_with_one_digit_and_none_where_none_were_taken(tmp_path):
+    runs = [
+        open_run(write_run(tmp_path, seed=seed, done=done)) for seed, done in enumerate((20, 0))
+    ]
+    assert [row["seconds"] for row in run_tables.runs_table(runs).rows] == ["30.0", None]
+
+
+def test_a_float_network_is_not_called_smaller_than_itself(tmp_path):
+    assert "times less than fp32" in page_of([write_run(tmp_path)])
+    assert "times less than fp32" not in page_of([write_run(tmp_path, "digits-cnn-float")])

@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from surge.recipes.recipe import MethodSpec, with_surge
-from surge.train import checkpoint
+from surge.train import checkpoint, midway
+from surge.train.distributed import World
 from surge.train.search import first_bad_layer
-from surge.train.watch import DivergedError
+from surge.train.watch import BitWatch, DivergedError
 from tests.nets import assert_same_tensors
 from tests.train.small import make_trainer, small_recipe, small_sets, weights
 
@@ -60,6 +61,22 @@ def test_run_stopped_inside_an_epoch_continues_there(tmp_path, row):
     assert len(counted) == 2
     assert_same_tensors(weights(again), weights(whole))
     assert comparable(seen) == comparable(rows)
+
+
+@pytest.mark.parametrize(("rank", "restored"), [(0, True), (1, True), (2, False)])
+def test_process_that_was_not_there_keeps_the_numbers_of_the_epoch(tmp_path, rank, restored):
+    """A run of two processes goes on with three."""
+    trainer = make_trainer(tmp_path, small_recipe("cnn-bnn"))
+    watch = BitWatch(trainer.parts.model)
+    noted = midway.note(trainer, watch, 3)
+    states = [torch.Generator().manual_seed(seed).get_state() for seed in (7, 8)]
+    noted |= {"random": states, "model": weights(trainer)}
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    trainer.world = World(rank, 3)
+    assert midway.take_up(trainer, watch, noted) == 3
+    expected = states[rank] if restored else before
+    assert torch.equal(torch.get_rng_state(), expected)
 
 
 def test_checkpoint_after_an_epoch_has_nothing_midway(tmp_path):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from surge.errors import ConfigError
 from surge.study import figures, probe_figures, results, run_page, sweeps
 from surge.study.report import write_report
 from surge.study.stored_runs import open_run, store
@@ -14,13 +16,20 @@ if TYPE_CHECKING:
 
     from surge.cli.report import ReportCommand
 
+RUN = "config.yaml"
+"""What makes a folder the folder of a run."""
+
 
 def report(command: ReportCommand, console: Console) -> Path:
     """Write the page, and the figures where they are wanted; return the page's path."""
     with figures.look():
         pass  # a missing matplotlib is said now, not after the work
+    if command.out.is_dir():
+        raise ConfigError(
+            f"--out {command.out} is a folder; name a file, {command.out}/report.html."
+        )
     # All folders first: a wrong one is said before anything is written.
-    runs = [open_run(path) for path in dict.fromkeys(command.runs)]
+    runs = [open_run(path) for path in _folders(command.runs, console)]
     for run in runs if command.keep is not None else ():
         console.print(f"kept {store(run.path, command.keep)}", markup=False, soft_wrap=True)  # type: ignore[arg-type]
     command.out.parent.mkdir(parents=True, exist_ok=True)
@@ -41,10 +50,32 @@ def report(command: ReportCommand, console: Console) -> Path:
     return page
 
 
+def _folders(given: Sequence[Path], console: Console) -> list[Path]:
+    """Return the folders of runs, also those inside of a folder that is none itself.
+
+    What a shell adds for ``runs/*``, a picture or the folder of a benchmark, is left out and named;
+    a single path that is no run stays, and is refused.
+    """
+    found: dict[Path, None] = {}
+    other = []
+    for path in given:
+        inside = (
+            [path] if (path / RUN).exists() else [file.parent for file in path.glob(f"*/{RUN}")]
+        )
+        if not inside and path.exists() and len(given) > 1:
+            other.append(str(path))
+            continue
+        found |= dict.fromkeys(sorted(inside) or [path])
+    if other and not found:
+        found = dict.fromkeys(given[:1])
+    elif other:
+        line = f"left out, as no runs are in: {', '.join(other)}"
+        console.print(line, style="yellow", markup=False, soft_wrap=True)
+    return list(found)
+
+
 def _read(path: Path) -> list[results.Result]:
     """Return the results of a table; other files beside them have other lines."""
-    from surge.errors import ConfigError
-
     try:
         return results.read(path.parent, path.stem)
     except ConfigError:

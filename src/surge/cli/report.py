@@ -22,10 +22,11 @@ class ReportCommand:
     Example:
         surge report runs/digits-cnn-recu-seed0 runs/digits-cnn-recu-surge-seed0
         surge report runs/*recu* --out recu.html --figures figures
+        surge report runs
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN...]")] = ()
-    """Folders of runs, finished or not."""
+    """Folders of runs, finished or not, or a folder that holds some."""
     out: Path = Path("report.html")
     """The page."""
     figures: Path | None = None

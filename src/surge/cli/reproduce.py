@@ -45,7 +45,7 @@ class ReproduceCommand:
     held_out: bool = False
     """Test on 10 % of the training set instead of the test set."""
     budget: str | None = None
-    """Stop cleanly after this time (90s, 9m, 2h); call again to go on."""
+    """Stop after this time (90s, 9m, 2h), when the epoch is over; call again to go on."""
     jobs: int = 1
     """Runs side by side, each in a process of its own: as soon as one ends the next begins.
     Compiling takes a core for a minute, and a small network leaves much of a large GPU idle."""

@@ -99,8 +99,8 @@ def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.groups = groups
 
 
-def _replaced(g_a: Tensor, weighting: Tensor | None, words: Tensor) -> Tensor:
-    """Return noise of the same norm, weighted alike."""
+def noise_like(g_a: Tensor, weighting: Tensor | None, words: Tensor) -> Tensor:
+    """Return noise of the same norm as ``g_a``, weighted alike, from the words of a draw."""
     drawn = normal(words, g_a)
     if weighting is not None:
         drawn = drawn * weighting
@@ -130,7 +130,7 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         if weighting is not None:
             g_a = g_a * weighting.to(g_a.dtype)
         if noise is not None:
-            g_a = _replaced(g_a, weighting, noise)
+            g_a = noise_like(g_a, weighting, noise)
         if ctx.bare:
             to_input = g_a.to(ctx.input_dtype)
         else:

@@ -60,7 +60,7 @@
     tip.className = "tip";
     tip.hidden = true;
     const legend = row(root, "legend", "Runs");
-    groups.forEach((g) => {
+    const marks = groups.map((g) => {
       const b = button(legend, g.group, true, () => {
         const hide = !state.hidden.has(g.group);
         state.hidden[hide ? "add" : "delete"](g.group);
@@ -68,6 +68,7 @@
         draw();
       });
       b.style.setProperty("--mark", `var(--${g.colour})`);
+      return b;
     });
 
     function draw() {
@@ -78,6 +79,8 @@
       frame.appendChild(tip);
       tip.hidden = true;
       const key = state.axis.key;
+      const known = new Set(data.curves.filter((c) => c.values[key]).map((c) => c.group));
+      groups.forEach((g, i) => { marks[i].style.display = known.has(g.group) ? "" : "none"; });
       const shown = data.curves.filter((c) => !state.hidden.has(c.group) && c.values[key]);
       const longest = Math.max(0, ...shown.map((c) => c.seconds[c.seconds.length - 1] || 0));
       const unit = longest > 7200 ? ["hours", 3600] : longest > 300 ? ["minutes", 60] : ["seconds", 1];

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from surge.errors import SurgeError
+from surge.models.bert import BertClassifier
 from surge.recipes.recipe import Recipe
 from surge.summary import Summary, summary
 from surge.train.build import build_network
@@ -54,6 +55,8 @@ def _cost(recipe: Recipe) -> Summary | str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model, _ = build_network(_alone(recipe), 0, example)
+        if isinstance(model, BertClassifier):  # which runs its layers apart, and so no attention
+            return summary(model.classifier, example[:, 0])
         return summary(model, example)
     except SurgeError as error:  # a model of another version
         return f"Not counted: {error}"

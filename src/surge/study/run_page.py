@@ -117,7 +117,7 @@ def chart(runs: Sequence[StoredRun]) -> Chart:
     """Return the learning curves of all runs, one colour per arm."""
     styles = arm_styles(list(arms(runs)))
     names = {colour: name for name, colour in COLOURS.items()}
-    metrics = {run.metric: run.metric.removeprefix("test_") + ", test, %" for run in runs}
+    metrics = {run.metric: f"{_word(run.metric)}, test, %" for run in runs}
     known = {key for run in runs for row in run.epochs for key in row}
     curves = [
         Curve(
@@ -137,6 +137,12 @@ def chart(runs: Sequence[StoredRun]) -> Chart:
     ]
     axes = {key: label for key, label in {**metrics, **AXES}.items() if key in {*known, *metrics}}
     return Chart(curves, axes, LOGARITHMIC)
+
+
+def _word(metric: str) -> str:
+    """Return how a metric is written."""
+    name = metric.removeprefix("test_")
+    return {"top1": "top-1", "map": "mAP"}.get(name, name)
 
 
 def _layers(runs: Sequence[StoredRun]) -> list[Block]:
@@ -159,9 +165,10 @@ def _layers(runs: Sequence[StoredRun]) -> list[Block]:
             if row.bytes or row.macs
         ]
         smaller = cost.float_bytes / max(cost.bytes, 1)
+        size = f", {smaller:.1f} times less than fp32" if smaller >= 1.05 else ""
         total = (
             "Bits of weights/inputs; blue is binary or of few bits, orange is float. "
-            f"{cost.bytes:,} bytes in all, {smaller:.1f} times less than fp32; {cost.ops:,.0f} OPs."
+            f"{cost.bytes:,} bytes in all{size}; {cost.ops:,.0f} OPs."
         )
         labels = {"layer": "layer", "bits": "bits"}
         columns = {"bytes": "bytes on disk", "ops": "OPs for one sample"}

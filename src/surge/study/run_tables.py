@@ -56,7 +56,7 @@ def compared(runs: Sequence[StoredRun]) -> list[Block]:
                 "n": last.n if last else 0,
                 "difference": _interval(difference),
                 "verdict": verdict(difference),
-                "seconds": sum(run.seconds for run in held) / len(held),
+                "seconds": _seconds(sum(run.seconds for run in held) / len(held)),
             }
         )
     columns = {
@@ -134,6 +134,11 @@ def _recording(run: StoredRun) -> str | None:
     return f"{100 * sum(known) / run.seconds:.2f}" if known and run.seconds else None
 
 
+def _seconds(value: float) -> str | None:
+    """Return seconds with one digit behind the point; a run without an epoch has none."""
+    return f"{value:.1f}" if value else None
+
+
 def runs_table(runs: Sequence[StoredRun]) -> Table:
     """Return every run in one line."""
     rows = [
@@ -143,7 +148,7 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
             "state": state(run),
             "last": run.last,
             "best": run.best,
-            "seconds": round(run.seconds, 1),
+            "seconds": _seconds(run.seconds),
             "records": len(run.records),
             "recording": _recording(run),
         }

@@ -91,8 +91,8 @@ class Step:
         self.model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         self.optimizer = self._compensate(network)
         self._prepare()
-        forward = compiled_step(self._loss, self.model) if mode != "eager" else self._loss
-        self._forward = forward
+        eager = mode == "eager"
+        self._forward = self._loss if eager else compiled_step(self._loss, self.model)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def _draw(self, network: Network) -> tuple[Tensor, Tensor]:

@@ -18,8 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-LEAVING = 10.0
-"""Seconds that a process may take to leave after its last word."""
+LEAVING = 60.0
+"""Seconds that a process may take to leave after its last word: many that share a GPU take long,
+and under NVIDIA's MPS the end of one that is killed is the end of all."""
 WORDS = 3
 """How many lines of what a process printed last are quoted."""
 

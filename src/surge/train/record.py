@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.compensation.auxiliary import AuxiliaryPath
-from surge.compensation.dual_path import squared_norm
+from surge.compensation.dual_path import noise_like, squared_norm
 from surge.layers.base import BinaryLayer
 from surge.layers.hooks import binary_layers
 from surge.layers.product import transposed
@@ -172,9 +172,8 @@ def _auxiliary(
     weighting = path.weighting(layer, z)
     if weighting is not None:
         found = found * weighting.to(found.dtype)
-    if path.options.noise:
-        drawn = torch.randn_like(found)
-        found = drawn * (squared_norm(found) / squared_norm(drawn)).sqrt()
+    if path.source is not None:
+        found = noise_like(found, weighting, path.source.draw())
     return found, of_weight
 
 
