@@ -103,11 +103,14 @@ class Compensation:
         device = held[0].scale.device
         squares = [p.squares(name) for name in ("main", "auxiliary") for p in held]
         sums = summed_over_ranks(torch.stack([square.to(device) for square in squares]))
-        eta = torch.stack([(p.eta * p.direction).to(device) for p in held])
-        current = torch.stack([p.scale.to(device) for p in held])
+        # Few kernels for all layers: they are as long as a small network's own.
+        eta, direction, current = (
+            torch.stack([getattr(path, name).to(device) for path in held])
+            for name in ("eta", "direction", "scale")
+        )
         main, auxiliary = sums.chunk(2)
         reading = held[0].options.reading
-        renewed = updated_scale(current, main, auxiliary, eta, reading=reading)
+        renewed = updated_scale(current, main, auxiliary, eta * direction, reading=reading)
         _warn_not_finite(list(self._adaptive), sums)
         torch._foreach_copy_([p.scale for p in held], list(renewed.unbind()))
 
