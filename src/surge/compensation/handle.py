@@ -103,7 +103,7 @@ class Compensation:
         device = held[0].scale.device
         squares = [p.squares(name) for name in ("main", "auxiliary") for p in held]
         sums = summed_over_ranks(torch.stack([square.to(device) for square in squares]))
-        # Few kernels for all layers: they are as long as a small network's own.
+        # In few kernels: one for every layer would show in the step of a small network.
         eta, direction, current = (
             torch.stack([getattr(path, name).to(device) for path in held])
             for name in ("eta", "direction", "scale")
