@@ -139,8 +139,8 @@ def test_map_shows_the_first_run_with_surge(tmp_path):
     drawn = probe_figures.panels("gradient-map", rows)
     assert list(drawn) == ["without SURGE", "with SURGE"]
     axes = drawn["without SURGE"].axes[0]
-    assert axes.get_title(loc="right") == "50% of the inputs clipped, 50% exactly zero"
-    assert axes.get_xlabel().startswith("position (")
+    assert axes.get_title(loc="right") == "50% exactly zero"
+    assert "50% of the inputs clipped" in axes.get_xlabel()
 
 
 @pytest.mark.parametrize(

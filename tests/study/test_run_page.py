@@ -230,6 +230,12 @@ def test_report_refuses_a_path_that_is_not_there(tmp_path, capsys):
     assert "nope is not the folder of a run" in capsys.readouterr().err
 
 
+def test_best_epochs_of_runs_that_are_tested_within_epochs_are_explained(tmp_path):
+    note = "tested within epochs"
+    assert note not in page_of([write_run(tmp_path)])
+    assert note in page_of([write_run(tmp_path, "glue-rte-teacher", epochs=3)])
+
+
 def test_tables_give_seconds_with_one_digit_and_none_where_none_were_taken(tmp_path):
     runs = [
         open_run(write_run(tmp_path, seed=seed, done=done)) for seed, done in enumerate((20, 0))

@@ -175,9 +175,9 @@ def heat_map(axes: Axes, rows: Points) -> None:
     empty = float((table == 0).mean())
     clipped = float(np.mean([row["clipped"] for row in rows]))
     layer = short_layer(str(rows[0]["layer"]))
-    axes.set(xlabel=f"position ({layer})", ylabel="channel")
-    facts = f"{clipped:.0%} of the inputs clipped, {empty:.0%} exactly zero"
-    axes.set_title(facts, fontsize=8.5, weight="normal", loc="right")
+    place = f"position ({layer},\n{clipped:.0%} of the inputs clipped)"
+    axes.set(xlabel=place, ylabel="channel")
+    axes.set_title(f"{empty:.0%} exactly zero", fontsize=8.5, weight="normal", loc="right")
     axes.grid(visible=False)
 
 

@@ -77,6 +77,11 @@ def compared(runs: Sequence[StoredRun]) -> list[Block]:
         "with SURGE minus the same without it, paired by seed; it counts once its interval leaves "
         "out zero. One pair has no interval."
     )
+    if any(run.recipe.train.test_every for run in runs):
+        note += (
+            " Runs on GLUE are also tested within epochs; the best of those tests is in the stored "
+            "results, and may be above the best epoch here."
+        )
     return [Table(rows, columns, note, sortable=True)]
 
 
