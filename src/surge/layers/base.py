@@ -6,7 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import UnsupportedLayerError
-from surge.layers.product import geometry_arguments, in_units, scaled_signs_product
+from surge.layers.product import (
+    geometry_arguments,
+    in_units,
+    product_dtype,
+    scaled_signs_product,
+)
 from surge.method import Geometry, Method, check_options, get_method
 
 
@@ -58,9 +63,8 @@ class BinaryLayer(nn.Module):
             return self.multiply(unit_x, unit_w) * (high_x * high_w)
         if not self.method.scales_signs():
             return self.multiply(binary, weight)
-        kind = binary.device.type
-        if kind != "meta" and torch.is_autocast_enabled(kind) and binary.dtype != torch.float64:
-            low = torch.get_autocast_dtype(kind)
+        low = product_dtype(binary)
+        if low != binary.dtype:
             binary, weight = binary.to(low), weight.to(low)
         return scaled_signs_product(binary, weight, *geometry_arguments(self.geometry))
 

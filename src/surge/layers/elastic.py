@@ -91,8 +91,13 @@ class Elastic(nn.Module):
 
     def outside(self, x: Tensor) -> Tensor:
         """Return where no gradient passes to ``x``."""
-        a = self.level.detach().clamp(min=FLOOR)
+        a = self.used
         return (x < 0) | (x > a) if self.unsigned else x.abs() > a
+
+    @property
+    def used(self) -> Tensor:
+        """The level as it is used, without a gradient."""
+        return self.level.detach().clamp(min=FLOOR)
 
     @property
     def rule(self) -> tuple[str, Tensor]:

@@ -117,6 +117,13 @@ def stand_in(sizes: Sequence[int], grad: Tensor, *, last: bool) -> Tensor:
     return torch.empty(sizes, dtype=grad.dtype, device=grad.device, memory_format=layout)
 
 
+def product_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype in which a product with ``x`` comes out: autocast's, where that is on."""
+    kind = x.device.type
+    on = kind != "meta" and torch.is_autocast_enabled(kind) and x.dtype != torch.float64
+    return torch.get_autocast_dtype(kind) if on else x.dtype
+
+
 def in_units(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return values +-c, or 0 and c, as +-1, or 0 and 1, and c."""
     high = x.detach().abs().amax()
