@@ -89,10 +89,14 @@ def needs_spread(name: str, weight: Tensor) -> None:
 
 
 def standardize(weight: Tensor, *, eps: float = 0.0) -> Tensor:
-    """Return ``(w - mean) / sqrt(var + eps)`` of every filter, with the unbiased variance."""
-    dims = per_filter(weight)
-    centred = weight - weight.mean(dim=dims, keepdim=True)
-    return centred / (centred.var(dim=dims, keepdim=True) + eps).sqrt()
+    """Return ``(w - mean) / sqrt(var + eps)`` of every filter, with the unbiased variance.
+
+    Without eps a filter of equal weights, which is 0/0, gives zeros.
+    """
+    wide, dims = functional.widened(weight), per_filter(weight)
+    centred = wide - wide.mean(dim=dims, keepdim=True)
+    variance = centred.var(dim=dims, keepdim=True) + eps
+    return (centred / torch.where(variance > 0, variance, 1.0).sqrt()).to(weight.dtype)
 
 
 class Method(nn.Module):

@@ -138,6 +138,16 @@ def test_train_into_an_existing_run_names_resume(train):
     assert "--resume runs/digits-cnn-bnn-seed0" in one_line(err)
 
 
+def test_an_interrupted_run_says_how_to_go_on(train, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop.Trainer, "run", interrupt)
+    code, out, err = train("digits-cnn-bnn", *SHORT)
+    assert code == 130 and "interrupted" in one_line(err)
+    assert "Continue with: surge train --resume runs/digits-cnn-bnn-seed0" in out
+
+
 def test_a_taken_folder_is_refused_before_data_are_read(train, tmp_path):
     recipe = get_recipe("cifar10-resnet20-recu")
     RunFolder.create(tmp_path / "run", recipe, {"seed": 0})

@@ -1,5 +1,6 @@
 """The table of docs/methods.md: every method has a row, every named test exists."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -38,3 +39,24 @@ def test_every_flag_of_the_table_is_an_option(row):
     if row[0] != "all":
         check_options(get_method(row[0]), dict.fromkeys(flags))
     assert len(row) == 4
+
+
+DEFAULTS = {
+    "bireal": {"magnitude_aware": False},
+    "xnor": {"gradient": "paper", "input_scale": True},
+    "dorefa": {"unit_inputs": False, "keeps_size": False},
+    "rbonn": {"rank_filters": True},
+    "rbnn": {"detach_rotation": False},
+    "ida": {"forgets_sign": False},
+    "binaryconnect": {"stochastic": False},
+    "fda": {"layer_scale": False},
+}
+"""What the table says of a method without its flags."""
+
+
+def test_quirks_are_off_unless_their_flag_is_given():
+    flags = {(row[0], flag) for row in ROWS for flag in re.findall(r"flag `(\w+)", row[2])}
+    assert flags == {(method, flag) for method, known in DEFAULTS.items() for flag in known}
+    for method, known in DEFAULTS.items():
+        parameters = inspect.signature(get_method(method).__init__).parameters
+        assert {flag: parameters[flag].default for flag in known} == known

@@ -14,7 +14,7 @@ from surge.recipes.recipe import MethodSpec
 from surge.train.build import make_optimizer, set_learning_rate
 from surge.train.norms import wants_recalibration
 from surge.train.watch import BitWatch
-from tests.nets import METHODS, assert_same_tensors, cnn, images, loss_of
+from tests.nets import METHODS, assert_same_tensors, cnn
 from tests.train.small import CPU, make_trainer, small_recipe, small_sets, trained, weights
 
 
@@ -164,18 +164,6 @@ def test_flips_are_counted_on_the_bits_that_go_to_disk(method):
     assert watch.flipped() == pytest.approx(100 * int((before != after).sum()) / bits)
     assert (before != after).any() and set(after.unique().tolist()) == {-1.0, 1.0}
     assert torch.equal(torch.get_rng_state(), drawn)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_no_step_reads_a_value_on_the_host(method):
-    """Tensors of the meta device have none: forward, backward and the step's hook must do."""
-    net = cnn(method).train()
-    surge.on_epoch(net, 3, 10)
-    net.to("meta")
-    x, labels = (tensor.to("meta") for tensor in images())
-    loss_of(net, (x, labels)).backward()
-    surge.on_step(net)
-    assert net.eval()(x).shape == (4, 3)
 
 
 def test_flips_of_adabin_do_not_depend_on_its_centre():

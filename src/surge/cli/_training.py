@@ -135,7 +135,13 @@ def train_one(command: TrainCommand, console: Console) -> None:
         make = None if command.resume else partial(_made, folder, recipe, environment, world)
         sink = tensorboard_sink(folder) if command.tensorboard and world.leads else None
         parts = (folder, recipe, sets, environment, device, options, console)
-        outcome = run_in(*parts, world=world, sink=sink, make=make)
+        try:
+            outcome = run_in(*parts, world=world, sink=sink, make=make)
+        except KeyboardInterrupt:
+            if (folder.path / "config.yaml").exists():
+                line = f"Continue with: surge train --resume {folder.path}"
+                console.print(line, markup=False, soft_wrap=True)
+            raise
         if world.leads:
             conclude(folder, recipe, outcome, environment, command.results, console)
 

@@ -65,6 +65,7 @@ class AdaBin(Method):
 
     def equalized(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return centre and distance of every filter, shaped to broadcast over the weight."""
+        weight = functional.widened(weight)
         centre = weight.mean(dim=per_filter(weight), keepdim=True)
         square = (weight - centre).square().mean(dim=per_filter(weight), keepdim=True)
         # Far below any real distance: it only turns the 0/0 of a constant filter into 0.
@@ -74,7 +75,7 @@ class AdaBin(Method):
         """Take the nearer of the filter's two values."""
         centre, distance = self.equalized(weight)
         bits = functional.sign_ede((weight - centre) / distance, self.k, self.t)
-        return centre + distance * bits
+        return (centre + distance * bits).to(weight.dtype)
 
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """Sharpen the surrogate of the weights."""

@@ -71,8 +71,7 @@ class IRNet(Method):
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Standardise, take the sign, scale by a power of two."""
-        # Far below any real variance: it only turns the 0/0 of a constant filter into 0.
-        balanced = standardize(weight, eps=1e-30)
+        balanced = standardize(weight)
         scale = torch.exp2(mean_magnitude(balanced.detach()).log2().round())
         return scale * functional.sign_ede(balanced, self.k, self.t)
 

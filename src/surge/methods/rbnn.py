@@ -70,8 +70,8 @@ class RBNN(Method):
               B = sign(L^T v R); L = V U^T of the SVD of sum(B R^T v^T), R = U V^T of sum(v^T L B)
     Paper vs here: the authors' code holds r constant, so at angle = pi/2 no gradient reaches w
     until weight decay has moved the angles; that is ``detach_rotation=True``, the default follows
-    the chain rule. Variances have a small eps (constant filters and inputs), k, t, L and R are
-    saved, and L, R start from a fixed draw.
+    the chain rule. A filter of equal weights counts as zeros, the variance of inputs has a small
+    eps; k, t, L and R are saved, and L, R start from a fixed draw.
     """
 
     dropped = ("angle", "left", "right", "k", "t")
@@ -133,7 +133,7 @@ class RBNN(Method):
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Standardise, turn towards the rotated weight, take the sign."""
-        v = standardize(weight, eps=1e-30)
+        v = standardize(weight)
         rotated = self.rotate(v.detach() if self.detach_rotation else v)
         share = self.geometry.along_weight(self.angle.sin().abs())
         return sign_training_aware(v + share * (rotated - v), self.k, self.t)
@@ -156,7 +156,7 @@ class RBNN(Method):
     def adapt(self, weight: nn.Parameter) -> None:
         """Turn the rotations so that the rotated filters come closer to their signs."""
         left, right = widened(self.left), widened(self.right)
-        v = standardize(widened(weight), eps=1e-30).reshape(-1, left.shape[0], right.shape[0])
+        v = standardize(widened(weight)).reshape(-1, left.shape[0], right.shape[0])
         for _ in range(ALTERNATIONS):
             bits = sign(left.T @ v @ right)
             u, _, vh = torch.linalg.svd((bits @ right.T @ v.mT).sum(dim=0))

@@ -94,7 +94,7 @@ def _finish(axes: Axes, *, x: str, y: str, logarithmic: bool = False) -> None:
     axes.margins(x=0.02)
     handles, labels = axes.get_legend_handles_labels()
     if 1 < len(labels) <= MOST_NAMED_ARMS:
-        box = {"frameon": True, "framealpha": 0.85, "edgecolor": "none"}  # lines may pass below
+        box = {"frameon": True, "framealpha": 0.6, "edgecolor": "none"}  # lines may pass below
         axes.legend(handles, labels, fontsize=7.5, loc="best", **box)
 
 
