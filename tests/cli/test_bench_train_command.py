@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from surge.cli import main
+from surge.cli._bench_training import _turn
 from surge.models import build_model
 from surge.study.ceilings import Ceilings
 from surge.study.training_networks import NETWORKS, Network
-from surge.study.training_speed import Step, held_bytes, peak_bytes
+from surge.study.training_speed import Prepared, Step, held_bytes, peak_bytes
 
 
 @pytest.fixture(autouse=True)
@@ -111,6 +112,23 @@ def test_tied_step_has_one_product_less(tmp_path):
     steps = {v: Step("small", v, "eager", cpu, 2) for v in ("plain", "surge", "tied")}
     plain, surge, tied = (steps[v].flops() for v in ("plain", "surge", "tied"))
     assert surge - plain == 2 * (tied - plain)
+
+
+def test_a_fourth_of_the_steps_costs_a_product_more():
+    """A call does four steps: times and operations are those of one, on average."""
+    cpu = torch.device("cpu")
+    tied, surge, fourth = (Step("small", v, "eager", cpu, 2) for v in ("tied", "surge", "fourth"))
+    assert (surge.cycle, fourth.cycle) == (1, 4)
+    assert fourth.flops() == tied.flops() + (surge.flops() - tied.flops()) // 4
+    weights = [path.weight for path in fourth.compensation.paths.values()]
+    before = [weight.clone() for weight in weights]
+    for number in (1, 2, 3):
+        fourth.once(number)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights, strict=True))
+    fourth.once(0)
+    assert not any(torch.equal(a, b) for a, b in zip(before, weights, strict=True))
+    prepared = Prepared(fourth, None, 0, 0, 0)
+    assert len(_turn(prepared)) >= 2 and fourth.compensation.steps % 4 == 0
 
 
 def test_bert_shape_is_known():

@@ -171,7 +171,8 @@ def _measure(
 
 
 def _turn(prepared: Prepared) -> Pairs:
-    return turn(prepared.step)
+    cycle = prepared.step.cycle
+    return [(seconds / cycle, worked / cycle) for seconds, worked in turn(prepared.step)]
 
 
 def _facts(prepared: Prepared) -> tuple[int | None, int, int, int]:
@@ -179,7 +180,8 @@ def _facts(prepared: Prepared) -> tuple[int | None, int, int, int]:
 
 
 def _kernels(prepared: Prepared) -> dict[str, tuple[float, float]]:
-    return profile(prepared.step)
+    cycle, found = prepared.step.cycle, profile(prepared.step)
+    return {kind: (count / cycle, time / cycle) for kind, (count, time) in found.items()}
 
 
 def _profile(

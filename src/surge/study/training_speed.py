@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from surge.compensation import compensate_
+from surge.compensation import Compensation, compensate_
 from surge.convert import binarize_
 from surge.errors import ConfigError
 from surge.layers.hooks import extra_loss, on_epoch, on_step
@@ -29,9 +29,11 @@ MODES = ("eager", "compiled", "captured")
 """Plain torch; compiled; compiled and replayed from a CUDA graph."""
 
 VARIANTS = (
-    *("plain", "literal", "surge", "tied", "1x1", "lowrank", "frozen", "half", "salient", "fp8"),
+    *("plain", "literal", "surge", "tied", "1x1", "lowrank", "frozen", "fourth", "half", "salient"),
+    "fp8",
 )
-"""``half`` and ``salient``: half of the layers, drawn at random or those that clip most."""
+"""``half`` and ``salient``: half of the layers, drawn at random or those that clip most;
+``fourth``: auxiliary weights that learn in every fourth step."""
 
 SHOWN = 32
 """Samples by which ``salient`` chooses its layers."""
@@ -67,7 +69,12 @@ class Row:
 
 
 class Step:
-    """One training step of a network in one variant and mode; calling it does the step."""
+    """One training step of a network in one variant and mode; calling it does the step.
+
+    Where auxiliary weights learn in every k-th step only, a call does all k of a cycle.
+    """
+
+    compensation: Compensation | None = None
 
     def __init__(
         self,
@@ -93,7 +100,12 @@ class Step:
         self._prepare()
         eager = mode == "eager"
         self._forward = self._loss if eager else compiled_step(self._loss, self.model)
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self._graphs: list[torch.cuda.CUDAGraph] = []
+
+    @property
+    def cycle(self) -> int:
+        """The steps of a call."""
+        return 1 if self.compensation is None else self.compensation.every
 
     def _draw(self, network: Network) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(1)
@@ -123,9 +135,9 @@ class Step:
         if self.variant == "salient":
             first = self.inputs[:SHOWN]
             options["example_input"] = first.float() if first.is_floating_point() else first
-        compensation = compensate_(self.model, **options)
+        self.compensation = compensate_(self.model, **options)
         optimizer = optimizer_of(self.model)
-        compensation.follow(optimizer)
+        self.compensation.follow(optimizer)
         return optimizer
 
     def _prepare(self) -> None:
@@ -144,37 +156,44 @@ class Step:
         extra = extra_loss(self.model)
         return loss if extra is None else loss + extra
 
-    def once(self) -> None:
-        """Do the step without a graph."""
+    def once(self, number: int = 0) -> None:
+        """Do a step of the cycle without a graph."""
+        if self.compensation is not None:
+            self.compensation.at_step(number)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(self._forward(self.inputs, self.labels))
         self.optimizer.step()
         on_step(self.model)
 
     def __call__(self) -> None:
-        """Do one step, and wait for it."""
-        if self.mode == "captured" and self._graph is None:
+        """Do the cycle, and wait for it."""
+        if self.mode == "captured" and not self._graphs:
             self._capture()
-        if self._graph is not None:
-            self._graph.replay()
-        else:
-            self.once()
+        for number in range(self.cycle):
+            if self._graphs:
+                self._graphs[min(number, 1)].replay()
+            else:
+                self.once(number)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def _capture(self) -> None:
+        kinds = range(min(self.cycle, 2))
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3):
-                self.once()
+            for number in (*kinds, *kinds, *kinds):
+                self.once(number)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize(self.device)
         held_bytes(self.device)  # the warm-up's scratch is not the graph's
         torch.cuda.reset_peak_memory_stats(self.device)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self.once()
+        for number in kinds:
+            graph = torch.cuda.CUDAGraph()
+            pool = self._graphs[0].pool() if self._graphs else None
+            with torch.cuda.graph(graph, pool=pool):
+                self.once(number)
+            self._graphs.append(graph)
 
     def saved_bytes(self) -> int:
         """Return what an eager forward keeps for its backward, each storage counted once."""
@@ -193,14 +212,17 @@ class Step:
         return sum(kept.values())
 
     def flops(self) -> int:
-        """Return the operations of convolutions and matrix products in an eager step."""
+        """Return the operations of convolutions and products in an eager step, on average."""
         from torch.utils.flop_counter import FlopCounterMode
 
         with FlopCounterMode(display=False) as counter:
-            torch.autograd.backward(self._loss(self.inputs, self.labels))
-        self.optimizer.zero_grad(set_to_none=True)
+            for number in range(self.cycle):
+                if self.compensation is not None:
+                    self.compensation.at_step(number)
+                torch.autograd.backward(self._loss(self.inputs, self.labels))
+                self.optimizer.zero_grad(set_to_none=True)
         total: int = counter.get_total_flops()
-        return total
+        return total // self.cycle
 
     def moved_bytes(self, saved: int) -> int:
         """Return the fewest bytes of a step.
