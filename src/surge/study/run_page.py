@@ -68,10 +68,10 @@ def make_sections(runs: Sequence[StoredRun]) -> list[Section]:
     return [*made, Section("How it was made", _making(runs))]
 
 
-_FIRST = """surge train digits-cnn-recu-surge
+_FIRST = """surge train digits-cnn-recu-surge --record
 surge report runs/digits-cnn-recu-surge-seed0"""
-_EMPTY = """There is nothing to show yet: no run was given. Train one, then name its folder; with
---record it also has the figures of its gradients and weights."""
+_EMPTY = """There is nothing to show yet: no run was given. Train one, then name its folder; what
+it records on the way becomes figures of its gradients and weights."""
 
 
 def lead(runs: Sequence[StoredRun]) -> str:
