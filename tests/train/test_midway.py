@@ -63,6 +63,40 @@ def test_run_stopped_inside_an_epoch_continues_there(tmp_path, row):
     assert comparable(seen) == comparable(rows)
 
 
+@pytest.mark.parametrize("reason", ["deadline", "stop"])
+def test_long_epoch_is_left_inside_when_time_is_over(tmp_path, monkeypatch, reason):
+    recipe, sets = recipe_of("cnn-recu-surge"), small_sets()
+    whole, rows, seen = make_trainer(tmp_path / "whole", recipe, sets), [], []
+    whole.run(rows.append)
+    now = [0.0]
+    monkeypatch.setattr(midway.time, "monotonic", lambda: now[0])
+    ending = {"deadline": 25.0} if reason == "deadline" else {"stop": lambda: now[0] >= 25}
+    late = make_trainer(tmp_path / "late", recipe, sets, **ending)
+    inner, steps = late.step, []
+
+    def step(part, weight):
+        steps.append(1)
+        now[0] += 10
+        inner(part, weight)
+
+    late.step = step
+    outcome = late.run(seen.append)
+    # Over since the third step, at 30 s; half a minute later six steps are done, the whole epoch.
+    assert (outcome.finished, outcome.epochs, len(steps)) == (False, 1, 6)
+    now[0] = 0.0
+    late = make_trainer(tmp_path / "late", recipe, sets, **ending)
+    late.resume()
+    monkeypatch.setattr(midway, "GRACE", 10.0)
+    inner, late.step = late.step, step
+    assert late.run(seen.append).epochs == 1 and len(steps) == 6 + 4 and len(seen) == 1
+    again = make_trainer(tmp_path / "late", recipe, sets)
+    again.resume()
+    assert again.run(seen.append).finished and len(seen) == 2
+    assert_same_tensors(weights(again), weights(whole))
+    assert comparable(seen) == comparable(rows)
+    assert seen[1]["seconds"] == 40.0 and again.seconds == 60.0 + 40.0
+
+
 @pytest.mark.parametrize(("rank", "restored"), [(0, True), (1, True), (2, False)])
 def test_process_that_was_not_there_keeps_the_numbers_of_the_epoch(tmp_path, rank, restored):
     """A run of two processes goes on with three."""

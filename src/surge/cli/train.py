@@ -91,7 +91,8 @@ class TrainCommand:
     save_steps: int | None = None
     """Also write a checkpoint after every so many steps: an epoch of ImageNet is long."""
     budget: str | None = None
-    """Stop at the end of an epoch after this time (90s, 9m, 2h); GLUE fits its schedule to it."""
+    """Stop after this time (90s, 9m, 2h), at the end of an epoch or half a minute later inside one;
+    GLUE fits its schedule to it."""
     commit: str | None = None
     """Commit to record where there is no repository."""
     record: bool = False

@@ -100,6 +100,7 @@ class Trainer:
         self.recorder = make_recorder(self, synced=synced)
         self.epoch, self.seconds, self.rate = 0, 0.0, 0.0
         self.noted: dict[str, Any] | None = None
+        self.begun, self.over_since = 0.0, math.inf
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}
         self.best_scores: dict[str, float] = {}
@@ -142,6 +143,8 @@ class Trainer:
         late = False
         while self.epoch < epochs and not late:
             row = self._one_epoch(watch)
+            if row is None:
+                return
             if self.world.leads:
                 self.folder.append_metrics(row)
             if on_row is not None:
@@ -154,10 +157,11 @@ class Trainer:
                 self.save()
                 saved = now
 
-    def _one_epoch(self, watch: BitWatch) -> Row:
+    def _one_epoch(self, watch: BitWatch) -> Row | None:
+        """Return what there is to say about an epoch, or None if the run stopped inside it."""
         if self.recorder is not None:
             self.recorder.begin_epoch()
-        start = time.monotonic()
+        self.begun = time.monotonic()
         self.begin_epoch()
         done, self.noted = midway.take_up(self, watch, self.noted) if self.noted else 0, None
         first = self._steps_before()
@@ -167,11 +171,9 @@ class Trainer:
                 self._judge()
                 self.parts.model.train()
             done = number + 1 - first
-            every = self.options.save_steps
-            if every and done % every == 0 and done < len(self.train_loader):
-                noted = midway.note(self, watch, done)
-                if math.isfinite(noted["sums"][0]):  # else the last good one is kept
-                    self.save(noted)
+            midway.keep(self, watch, done)
+            if midway.stops(self, watch, done):
+                return None
         loss, hits, count, dose = self.train_step.sums.read()
         if not math.isfinite(loss):
             raise diverged_error(self)
@@ -179,7 +181,7 @@ class Trainer:
         due = is_tested(self.recipe.train, self.epoch)
         test_loss = self._judge() if due else None
         tested = {self.recipe.metric: self.last, **self.scores} if due else {}
-        seconds = time.monotonic() - start
+        seconds = time.monotonic() - self.begun
         self.seconds += seconds
         row: Row = {
             "epoch": self.epoch,

@@ -1,5 +1,7 @@
 """Checkpoints inside an epoch: what continuing takes besides the model and the optimizer."""
 
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -8,6 +10,38 @@ from surge.train.watch import BitWatch
 
 if TYPE_CHECKING:
     from surge.train.loop import Trainer
+
+
+GRACE = 30.0
+"""Seconds that an epoch may go on after the deadline, before a run stops inside it."""
+
+
+def keep(trainer: "Trainer", watch: BitWatch, steps: int) -> None:
+    """Write a checkpoint where one is due inside an epoch."""
+    every = trainer.options.save_steps
+    if every and steps % every == 0 and steps < len(trainer.train_loader):
+        _save(trainer, watch, steps)
+
+
+def stops(trainer: "Trainer", watch: BitWatch, steps: int) -> bool:
+    """Return whether a run stops inside an epoch, with a checkpoint, since its end is too far.
+
+    Several processes would have to agree after every step: they stop between epochs.
+    """
+    now = time.monotonic()
+    if trainer.world.size > 1 or not trainer.options.is_over(now):
+        return False
+    trainer.over_since = min(trainer.over_since, now)
+    far = now - trainer.over_since >= GRACE and steps < len(trainer.train_loader)
+    return far and _save(trainer, watch, steps)
+
+
+def _save(trainer: "Trainer", watch: BitWatch, steps: int) -> bool:
+    noted = note(trainer, watch, steps)
+    good = math.isfinite(noted["sums"][0])
+    if good:  # else the last good one is kept
+        trainer.save(noted)
+    return good
 
 
 def note(trainer: "Trainer", watch: BitWatch, steps: int) -> dict[str, Any]:
@@ -19,6 +53,7 @@ def note(trainer: "Trainer", watch: BitWatch, steps: int) -> dict[str, Any]:
     on_gpu = device.type == "cuda"
     return {
         "steps": steps,
+        "seconds": time.monotonic() - trainer.begun,
         "sums": sums,
         "bits": list(watch.bits),
         "random": world.gathered(torch.get_rng_state(), device),
@@ -33,6 +68,7 @@ def take_up(trainer: "Trainer", watch: BitWatch, noted: dict[str, Any]) -> int:
     renewed in its middle. Every process gets its own random numbers back; one that was not there
     keeps those with which the epoch began.
     """
+    trainer.begun -= noted["seconds"]
     trainer.parts.model.load_state_dict(noted["model"])
     sums = trainer.train_step.sums.values
     # The other processes' shares are in the first one's.

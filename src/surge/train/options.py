@@ -17,9 +17,9 @@ class LoopOptions:
     save_steps: int | None = None
     """Also write a checkpoint after every so many steps of an epoch."""
     deadline: float | None = None
-    """Stop after the epoch that passes this time (of ``time.monotonic``)."""
+    """Stop after the epoch that passes this time (of ``time.monotonic``), or soon inside it."""
     stop: Callable[[], bool] | None = None
-    """Asked after every epoch: whether to stop there, as at the deadline."""
+    """Asked after every step and epoch: whether to stop, as at the deadline."""
     dose_every: int = 10
     """Measure the delivered dose every so many epochs, and after the last."""
     shared: bool = False
