@@ -210,7 +210,7 @@ def test_signals_let_runs_stop_and_begin_no_more(crew, monkeypatch, number, erro
         made.work()
     assert signal.getsignal(number) == before
     assert FakeApart.begun == ["cnn-float", "cnn-bnn"] and FakeApart.active == []
-    assert "stopping: 2 runs" in out.getvalue()
+    assert "stopping: runs end their epoch" in out.getvalue()
     assert out.getvalue().count("Stopped after epoch 3") == 2
 
 

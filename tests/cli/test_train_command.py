@@ -66,6 +66,7 @@ def test_train_writes_the_whole_run_folder(train, tmp_path):
     assert environment["overrides"] == {"epochs": 2, "limit": 64}
     assert "steps eager (no GPU is used)" in out
     assert f"evaluate with: surge evaluate {run.relative_to(tmp_path)}" in out
+    assert f"pack with: surge export {run.relative_to(tmp_path)}" in out
     summary = (run / "summary.txt").read_text()
     assert summary.startswith("digits-cnn-recu-surge seed 3: top1 ")
     assert "(last epoch)" in summary and "(best, epoch " in summary

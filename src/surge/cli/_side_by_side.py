@@ -254,8 +254,10 @@ class Crew:
         """Stop everything where it can be continued; at the second signal, at once."""
         if caught and not self._stopping:
             self._stopping = True
+            fresh = sum(key in self._begun for key in self.active)
+            anew = f" ({fresh} in the first epoch will begin anew)" if fresh else ""
             self.console.print(
-                f"stopping: {len(self.active)} runs end their epoch and write a checkpoint; "
+                f"stopping: runs end their epoch and write a checkpoint{anew}; "
                 "once more ends them at once"
             )
             for _, apart in self.active.values():

@@ -64,6 +64,11 @@ class ExportCommand:
         if not example.is_floating_point():
             if self.to != "surge":
                 raise ConfigError(f"A BERT is packed for our engine only, not --to {self.to}.")
+            if recipe.method is None:
+                raise ConfigError(
+                    f"{recipe.name} is a float BERT, for which the engine has no attention; binary "
+                    "ones pack, such as a student that learnt from it."
+                )
             probe = example
         beside = self.run_folder if self.run_folder.is_dir() else self.run_folder.parent
         target = self.out or beside / f"model{SUFFIXES[self.to]}"
