@@ -4,7 +4,8 @@ import io
 
 from rich.console import Console
 
-from surge.cli._progress import epoch_lines
+from surge.cli import _progress
+from surge.cli._progress import epoch_lines, step_lines
 from surge.cli.console import make_console, print_error, print_table, progress
 
 
@@ -86,3 +87,18 @@ def test_an_epoch_without_a_test_has_a_dash_in_its_place():
     row = {"epoch": 0, "seconds": 1.0, "lr": 0.1, "train_loss": 2.0, "flips": 0.5}
     assert show(row).split()[-2:] == ["-", "0.500"]
     assert show({**row, "epoch": 1, "test_map": 41.25}).split()[-2:] == ["41.25", "0.500"]
+
+
+def test_long_epochs_say_how_far_they_are(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    out = io.StringIO()
+    show = step_lines(Console(file=out, width=80), "seed 1")
+    for epoch_seconds in (10, 100):  # the first is over before there is anything to say
+        for done in range(1, 11):
+            now[0] += epoch_seconds / 10
+            show(done, 10)
+    assert out.getvalue().splitlines() == [
+        f"      step {done} of 10, {10 * (10 - done)}s left in this epoch  seed 1"
+        for done in (3, 5, 7, 9)
+    ]

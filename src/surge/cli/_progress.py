@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 HITS = ("train_top1", "train_accuracy")
 """Names of the share of right answers in training; a detector counts none."""
+PATIENCE = 20.0
+"""Seconds without a line, after which one says how far an epoch is."""
 HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose% arrives%"
 
 
@@ -54,6 +56,27 @@ def epoch_lines(
             printed = now
             console.print(f"{line}  {label}".rstrip(), markup=False, soft_wrap=True)
         return line
+
+    return show
+
+
+def step_lines(console: Console, label: str = "") -> Callable[[int, int], None]:
+    """Return a function that says how far an epoch is, where epochs take long."""
+    begun = said = time.monotonic()
+    first = last = 0
+
+    def show(done: int, total: int) -> None:
+        nonlocal begun, said, first, last
+        now = time.monotonic()
+        if done <= last or not last:  # another epoch, or the middle of one that was left
+            begun = said = now
+            first = done
+        last = done
+        if now - said >= PATIENCE and done < total:
+            said = now
+            left = (now - begun) / (done - first) * (total - done)
+            line = f"      step {done} of {total}, {left:.0f}s left in this epoch  {label}"
+            console.print(line.rstrip(), style="dim", markup=False, soft_wrap=True)
 
     return show
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from surge.cli._progress import conclude, epoch_lines, tensorboard_sink
+from surge.cli._progress import conclude, epoch_lines, step_lines, tensorboard_sink
 from surge.cli.console import print_table
 from surge.data import resolve_root
 from surge.errors import ConfigError
@@ -281,7 +281,7 @@ def prepare_in(
         if sink is not None:
             sink(row)
 
-    return partial(trainer.run, on_row)
+    return partial(trainer.run, on_row, step_lines(console, label))
 
 
 def run_in(*args: Any, **kwargs: Any) -> Outcome:

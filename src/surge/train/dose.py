@@ -11,7 +11,7 @@ less than eta here. One training batch in eager mode; nothing that training uses
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,9 @@ from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.dry_run import RecordingHardtanh, dry_run
 from surge.layers.base import BinaryLayer
 from surge.layers.hooks import binary_layers
+
+if TYPE_CHECKING:
+    from surge.train.loop import Trainer
 
 
 class DoseMeter:
@@ -123,3 +126,16 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
         for module in model.modules():
             if isinstance(module, RecordingHardtanh):
                 module.preactivation = None
+
+
+def mean_dose(trainer: "Trainer") -> dict[str, float]:
+    """Return the mean delivered dose over the layers, in the epochs when it is measured."""
+    spec, meter = trainer.recipe.train, trainer.meter
+    last = trainer.epoch + 1 == spec.epochs
+    if meter is None or not (last or trainer.epoch % trainer.options.dose_every == 0):
+        return {}
+    part, _ = next(trainer.batches())
+    part = part.part(0, -(-len(part) // spec.accumulate))
+    # The bare model: the other ranks take no part in this.
+    doses = meter.measure(lambda: trainer.train_step.compute(trainer.parts.model, part)[0])
+    return {"delivered": sum(doses.values()) / len(doses)}

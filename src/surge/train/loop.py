@@ -17,7 +17,7 @@ from surge.train import keeping, midway
 from surge.train.build import Parts, Sets, build_parts, make_loaders, set_learning_rate
 from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
-from surge.train.dose import DoseMeter
+from surge.train.dose import DoseMeter, mean_dose
 from surge.train.mode import choose_mode
 from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.options import LoopOptions, Outcome
@@ -101,6 +101,7 @@ class Trainer:
         self.epoch, self.seconds, self.rate = 0, 0.0, 0.0
         self.noted: dict[str, Any] | None = None
         self.begun, self.over_since = 0.0, math.inf
+        self.on_step: Callable[[int, int], None] | None = None
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}
         self.best_scores: dict[str, float] = {}
@@ -121,8 +122,16 @@ class Trainer:
         if self.world.leads:
             keeping.save(self, noted)
 
-    def run(self, on_row: Callable[[Row], None] | None = None) -> Outcome:
-        """Train to the last epoch, or to the deadline; every epoch is reported as a row."""
+    def run(
+        self,
+        on_row: Callable[[Row], None] | None = None,
+        on_step: Callable[[int, int], None] | None = None,
+    ) -> Outcome:
+        """Train to the last epoch, or to the deadline.
+
+        Every epoch is reported as a row, every step as its number in the epoch and their count.
+        """
+        self.on_step = on_step
         with torch.random.fork_rng(devices=[], enabled=not self.options.shared):
             self._run(on_row)
         return Outcome(
@@ -171,6 +180,8 @@ class Trainer:
                 self._judge()
                 self.parts.model.train()
             done = number + 1 - first
+            if self.on_step is not None:
+                self.on_step(done, len(self.train_loader))
             midway.keep(self, watch, done)
             if midway.stops(self, watch, done):
                 return None
@@ -196,7 +207,7 @@ class Trainer:
         if self.parts.compensation is not None:
             scales = list(self.parts.compensation.scales().values())
             row |= {"scale": sum(scales) / len(scales), "injected": dose / count}
-            row |= self._delivered()
+            row |= mean_dose(self)
         if self.recorder is not None:
             self.recorder.end_epoch()
         self.epoch += 1
@@ -275,17 +286,6 @@ class Trainer:
         with self.train_step.autocast():
             images = (images for images, _ in loader.batches(self.epoch))
             recalibrate_norms(self.parts.model, islice(images, full))
-
-    def _delivered(self) -> Row:
-        """Return the mean delivered dose over the layers, in the epochs when it is measured."""
-        last = self.epoch + 1 == self.recipe.train.epochs
-        if self.meter is None or not (last or self.epoch % self.options.dose_every == 0):
-            return {}
-        part, _ = next(self.batches())
-        part = part.part(0, -(-len(part) // self.recipe.train.accumulate))
-        # The bare model: the other ranks take no part in this.
-        doses = self.meter.measure(lambda: self.train_step.compute(self.parts.model, part)[0])
-        return {"delivered": sum(doses.values()) / len(doses)}
 
     def evaluate(self) -> tuple[float, float | None]:
         """Return (the recipe's metric in percent, loss) on what is tested on."""
