@@ -83,6 +83,7 @@ def test_runs_of_several_processes_are_what_each_is_alone(reproduce, tmp_path):
         assert (other / "summary.txt").exists()
 
 
+@pytest.mark.slow
 def test_killed_diverged_and_late_runs_are_named_and_the_next_call_does_them(
     reproduce, tmp_path, monkeypatch
 ):

@@ -199,12 +199,18 @@ def test_pages_of_no_run_and_of_fifty_load(tmp_path):
     assert found == 50
 
 
+@pytest.fixture(scope="module")
+def stored_page(tmp_path_factory):
+    """The page of all stored runs."""
+    folder = tmp_path_factory.mktemp("stored")
+    return write_page(folder, sorted((ROOT / "results" / "runs").iterdir()))
+
+
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1200, False)])
-def test_page_of_all_stored_runs_loads_and_has_room(width, dark, tmp_path):
-    page = write_page(tmp_path, sorted((ROOT / "results" / "runs").iterdir()))
-    assert page.stat().st_size < 5e6
+def test_page_of_all_stored_runs_loads_and_has_room(width, dark, stored_page):
+    assert stored_page.stat().st_size < 5e6
     found = visit(
-        page,
+        stored_page,
         """
         const cells = (id) => [...document.querySelector(id + " table").rows[1].cells];
         const seen = (cell) => cell.getBoundingClientRect().right <= innerWidth;
