@@ -81,7 +81,6 @@ def test_compiled_cifar10_losses_are_the_stored_ones(tmp_path, data_dir, backend
     check(name, tmp_path, "--compiled", "True", "--data", str(data_dir))
 
 
-@pytest.mark.slow
 def test_every_recipe_has_stored_losses():
     assert set(names()) <= set(GOLDEN)
 
