@@ -12,6 +12,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from surge.ranks import this_rank
+
 BITS = 32
 
 
@@ -53,13 +55,6 @@ def words(key: Tensor, draws: Tensor, rank: int) -> Tensor:
 @words.register_fake
 def _(key: Tensor, draws: Tensor, rank: int) -> Tensor:
     return torch.empty_like(key)
-
-
-def this_rank() -> int:
-    """Return the number of this process among those that train together."""
-    distributed = torch.distributed
-    joined = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_rank() if joined else 0
 
 
 class Source(nn.Module):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from surge.compensation.dual_path import squared_norm
+from surge.ranks import count_ranks
 
 EPSILON = 1e-8
 LARGEST = 1e4
@@ -41,16 +42,9 @@ def updated_scale(
     return torch.where(usable, ratio.clamp(-LARGEST, LARGEST), scale)
 
 
-def ranks() -> int:
-    """Return the number of processes that train together."""
-    distributed = torch.distributed
-    joined = distributed.is_available() and distributed.is_initialized()
-    return distributed.get_world_size() if joined else 1
-
-
 def summed_over_ranks(sums: Tensor) -> Tensor:
     """Add the squared norms of all layers over all ranks, in one small all-reduce."""
-    count = ranks()
+    count = count_ranks()
     if count == 1:
         return sums
     torch.distributed.all_reduce(sums)
@@ -65,7 +59,7 @@ def squares_over_ranks(probes: list[Tensor], device: torch.device) -> Tensor:
     """
     held = [p.grad if p.grad is not None else torch.zeros_like(p) for p in probes]
     held = [gradient.to(device) for gradient in held]
-    count = ranks()
+    count = count_ranks()
     if count > 1:
         whole = torch.cat([gradient.float().flatten() for gradient in held])
         torch.distributed.all_reduce(whole)

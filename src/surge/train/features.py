@@ -8,6 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from surge.errors import ConfigError
 from surge.layers.hooks import binary_layers
+from surge.ranks import count_ranks, this_rank
 from surge.train.distributed import World, wrapped
 from surge.train.step import ImageObjective, cross_entropy
 
@@ -65,9 +66,7 @@ class FeatureObjective(ImageObjective):
 
 
 def _world() -> World:
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
-        return World()
-    return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
+    return World(this_rank(), count_ranks())
 
 
 def feature_objective(

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from surge.layers.hooks import binary_layers
+from surge.ranks import count_ranks, joined
 
 BATCHES = 32
 """Training batches whose statistics are averaged."""
@@ -47,12 +48,11 @@ def recalibrate_norms(model: nn.Module, batches: Iterable[Tensor]) -> None:
 
 def _average(tensors: list[Tensor]) -> None:
     """Replace the tensors by their mean over all processes, in one exchange."""
-    joined = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if not joined or not tensors:
+    if not joined() or not tensors:
         return
     flat = torch.cat([tensor.flatten() for tensor in tensors])
     torch.distributed.all_reduce(flat)
-    flat /= torch.distributed.get_world_size()
+    flat /= count_ranks()
     parts = torch.split_with_sizes(flat, [tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
         tensor.copy_(part.view_as(tensor))

@@ -8,6 +8,7 @@ from surge.data import EpochPlan, ResidentLoader
 from surge.data.glue import Task
 from surge.data.glue_metrics import score
 from surge.data.textset import TextSet
+from surge.ranks import joined
 from surge.recipes.recipe import TrainSpec
 from surge.train.distill import label_loss
 from surge.train.photos import count_ranked
@@ -55,7 +56,7 @@ class TextTest(TestStep):
 
     def _gathered(self) -> Tensor:
         """Return the logits of all ranks; a rank's own are all it has ever written."""
-        if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        if not joined():
             return self.logits
         total = self.logits.clone()
         torch.distributed.all_reduce(total)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from surge.data import EpochPlan, ResidentLoader
 from surge.layers.hooks import extra_loss, on_step
+from surge.ranks import joined
 from surge.recipes.recipe import TrainSpec
 from surge.train.parts import Parts, compute_dtype
 
@@ -118,7 +119,7 @@ class Sums:
 
     def read(self) -> tuple[float, float, float, float]:
         """Return (loss sum, hits, count, dose sum), summed over ranks, and start anew."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if joined():
             torch.distributed.all_reduce(self.values)
         loss, hits, count, dose = self.values.tolist()
         self.values.zero_()
