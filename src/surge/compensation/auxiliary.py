@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surge.compensation.dual_path import inject, tap, tap_whole
@@ -15,7 +14,7 @@ from surge.errors import ConfigError, UnsupportedLayerError
 from surge.kernels import branch, fused
 from surge.layers.base import BinaryLayer
 from surge.layers.conv import BinaryConv2d
-from surge.layers.product import geometry_arguments
+from surge.layers.product import geometry_arguments, product
 from surge.method import per_filter
 
 
@@ -32,8 +31,8 @@ class Ingredients(NamedTuple):
     def whole(self) -> Tensor:
         """Return the operator's weight."""
         if self.right is not None:
-            product = self.weight @ self.right.flatten(1)
-            return product.view(-1, *self.right.shape[1:])
+            whole = self.weight @ self.right.flatten(1)
+            return whole.view(-1, *self.right.shape[1:])
         if self.gain is not None and self.centre is not None:
             return self.gain * (self.weight - self.centre)
         return self.weight
@@ -125,7 +124,9 @@ class AuxiliaryPath(Path):
             y = self._main(layer, tapped)
         if self.options.align:
             effective = self.effective_weight(layer).to(value.dtype)
-            missing = self._product(layer, value, effective) - y.detach()
+            *convolution, groups = self.arguments(layer)
+            convolution = convolution if convolution[0] else []
+            missing = product(value, effective, convolution, groups) - y.detach()
             self.alignment = missing.float().square().mean()
         made = self.ingredients(layer)
         return inject(
@@ -165,13 +166,6 @@ class AuxiliaryPath(Path):
     def __getstate__(self) -> dict[str, Any]:
         """Leave the alignment loss out of copies: it belongs to one forward's graph."""
         return {**self.__dict__, "alignment": None}
-
-    def _product(self, layer: BinaryLayer, x: Tensor, weight: Tensor) -> Tensor:
-        stride, padding, dilation, groups = self.arguments(layer)
-        if not stride:
-            return F.linear(x, weight)
-        convolve = F.conv1d if len(stride) == 1 else F.conv2d
-        return convolve(x, weight, None, stride, padding, dilation, groups)
 
     def _main(self, layer: BinaryLayer, z: Tensor) -> Tensor:
         if not self.options.weight_side:

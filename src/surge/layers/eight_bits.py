@@ -67,8 +67,7 @@ def transposed_linear(
 
 def fits(x: Tensor, weight: Tensor) -> bool:
     """Return whether :func:`signs_linear` is to take the place of the plain product."""
-    rows = x.reshape(-1, x.shape[-1]) if x.numel() else x
-    return BINARY and x.numel() > 0 and _hardware(rows, weight.t())
+    return BINARY and x.numel() > 0 and _hardware(x.reshape(-1, x.shape[-1]), weight.t())
 
 
 def _signs_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
