@@ -36,7 +36,8 @@ def test_rows_bring_what_they_begin_with_and_the_table_says_what_it_is(
     order = ["float", "backbone-reactnet", "backbone-ida-surge", "reactnet", "ida-surge"]
     assert [r["row"] for r in stored if r["metric"] == "map"] == order
     assert {r["data"] for r in stored} == {"voc, test set, 96 px"}
-    capsys.readouterr()
+    said = capsys.readouterr().out
+    assert "evaluate with: surge evaluate" in said and "surge export" not in said
     assert reproduce(tmp_path, "--rows", "reactnet", "ida-surge") == 0
     printed = capsys.readouterr().out
     assert "0 of 5 runs are missing" in printed and "| ida-surge | 1 | - |" in printed

@@ -114,7 +114,7 @@ def conclude(
     folder.write("summary.txt", text + "\n")
     console.print(text, style="bold", markup=False, soft_wrap=True)
     ways = f"evaluate with: surge evaluate {folder.path}"
-    if recipe.method is not None:
+    if recipe.method is not None and recipe.data.name != "voc":
         ways += f"; pack with: surge export {folder.path}"
     console.print(f"stored in {stored}; {ways}", markup=False, soft_wrap=True)
     return result
