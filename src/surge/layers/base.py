@@ -64,9 +64,8 @@ class BinaryLayer(nn.Module):
         if not self.method.scales_signs():
             return self.multiply(binary, weight)
         low = product_dtype(binary)
-        if low != binary.dtype:
-            binary, weight = binary.to(low), weight.to(low)
-        return scaled_signs_product(binary, weight, *geometry_arguments(self.geometry))
+        arguments = geometry_arguments(self.geometry)
+        return scaled_signs_product(binary.to(low), weight.to(low), *arguments)
 
     def operate(self, binary: Tensor, z: Tensor) -> Tensor:
         """Return the scaled product of binary inputs with the binarised weight."""
