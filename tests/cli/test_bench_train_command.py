@@ -96,6 +96,7 @@ def test_bars_for_one_batch(tmp_path):
         (("--network", "resnet21"), 'Did you mean "resnet20"?'),
         (("--variants", "tide"), 'Did you mean "tied"?'),
         (("--modes", "captured"), "needs a CUDA GPU"),
+        (("--modes", "lean"), "needs a CUDA GPU"),
         (("--modes", "eagre"), 'Did you mean "eager"?'),
         (("--profile",), "leave it out on a CPU"),
         (("--network", "vggsmall", "--width", "2"), "above 1 for resnet20"),
@@ -143,7 +144,7 @@ def test_floor_is_the_larger_of_two_times():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("mode", ["eager", "compiled", "captured"])
+@pytest.mark.parametrize("mode", ["eager", "compiled", "captured", "lean"])
 def test_modes_on_a_gpu(mode, tmp_path):
     assert (
         main(

@@ -191,3 +191,18 @@ def test_conv_is_born_in_training_mode_with_its_method():
     layer = BinaryConv2d(4, 6, 3, method="recu")
     assert layer.training and layer.method.training
     assert not layer.eval().method.training
+
+
+@pytest.mark.parametrize("method", ["xnor", "bireal", "reactnet"])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_inputs_that_autocast_has_made_low_already(method, compiled):
+    torch.manual_seed(0)
+    layer = BinaryConv2d(4, 4, 3, padding=1, method=method)
+    low = torch.randn(2, 4, 5, 5).bfloat16().requires_grad_()
+    run = torch.compile(layer, backend="aot_eager") if compiled else layer
+    with torch.autocast("cpu", torch.bfloat16):
+        y = run(low)
+    y.float().sum().backward()
+    assert y.dtype == low.grad.dtype == torch.bfloat16
+    expected = layer(low.detach().float())
+    assert (y.float() - expected).norm() < 0.01 * expected.norm()

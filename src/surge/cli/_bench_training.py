@@ -20,7 +20,7 @@ from surge.study.speed_figures import draw
 from surge.study.step_profile import Share, profile
 from surge.study.timing import Pairs, in_turns, turn
 from surge.study.training_networks import NETWORKS, check_width, known
-from surge.study.training_speed import MODES, VARIANTS, Prepared, Row
+from surge.study.training_speed import MODES, REPLAYED, VARIANTS, Prepared, Row
 from surge.train.run import git_state, hardware
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _check(command: BenchTrainCommand, modes: Sequence[str], device: torch.devic
     for name in command.network:
         for width in command.width:
             check_width(name, width)
-    if "captured" in modes and device.type != "cuda":
+    if device.type != "cuda" and set(modes) & set(REPLAYED):
         raise ConfigError("A captured step needs a CUDA GPU; leave it out with --modes eager.")
     if command.profile and device.type != "cuda":
         raise ConfigError("--profile looks at the kernels of a GPU; leave it out on a CPU.")

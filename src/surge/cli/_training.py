@@ -107,6 +107,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
     options = LoopOptions(
         compiled=command.compiled,
         captured=command.captured,
+        lean=command.lean,
         save_every=command.save_every,
         save_steps=command.save_steps,
         deadline=deadline_of(command.budget),

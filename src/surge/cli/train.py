@@ -86,6 +86,9 @@ class TrainCommand:
     """Force torch.compile on or off."""
     captured: bool | None = None
     """Force CUDA-graph capture on or off."""
+    lean: bool = False
+    """Compile so that the backward computes signs, masks and norms again instead of keeping them:
+    less memory for a little time (docs/performance.md)."""
     save_every: float = 30.0
     """Seconds between checkpoints; 0 writes one after every epoch."""
     save_steps: int | None = None

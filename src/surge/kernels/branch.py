@@ -15,9 +15,6 @@ from surge.method import Method
 if TYPE_CHECKING:
     from surge.layers.base import BinaryLayer
 
-ENABLED = False
-"""Whether compiled steps use the kernel. It is exact, but no GPU has timed it yet."""
-
 RULES = {**fused.SURROGATES, "elastic_signed": 3, "elastic_unsigned": 4}
 """The kernel's numbers for a method's input rule."""
 
@@ -28,9 +25,13 @@ def layout_of(z: Tensor) -> torch.memory_format:
 
 
 def fits(layer: "BinaryLayer", z: Tensor) -> bool:
-    """Return whether :func:`branch` does what tap and the method's own rule would, and sooner."""
+    """Return whether :func:`branch` does what tap and the method's own rule would, and sooner.
+
+    It is sooner where a method learns a threshold or a level, which needs one more sum over the
+    gradient. Elsewhere the compiler folds both terms into whatever reads their sum.
+    """
     return (
-        ENABLED
+        next(layer.method.parameters(), None) is not None
         and fused.AVAILABLE
         and fused.compiled()
         and z.is_cuda

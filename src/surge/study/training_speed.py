@@ -25,8 +25,10 @@ from surge.train.step import compiled_step
 LITERAL = Path("benchmarks/literal.py")
 """The paper's form, written out; it is part of the repository, not of the package."""
 
-MODES = ("eager", "compiled", "captured")
-"""Plain torch; compiled; compiled and replayed from a CUDA graph."""
+MODES = ("eager", "compiled", "captured", "lean")
+"""Plain torch; compiled; compiled and replayed from a CUDA graph; and so that less is kept."""
+REPLAYED = ("captured", "lean")
+"""Those with a CUDA graph."""
 
 VARIANTS = (
     *("plain", "literal", "surge", "tied", "1x1", "lowrank", "frozen", "fourth", "half", "salient"),
@@ -98,8 +100,9 @@ class Step:
         self.model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         self.optimizer = self._compensate(network)
         self._prepare()
-        eager = mode == "eager"
-        self._forward = self._loss if eager else compiled_step(self._loss, self.model)
+        self._forward = self._loss
+        if mode != "eager":
+            self._forward = compiled_step(self._loss, self.model, lean=mode == "lean")
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
     @property
@@ -167,7 +170,7 @@ class Step:
 
     def __call__(self) -> None:
         """Do the cycle, and wait for it."""
-        if self.mode == "captured" and not self._graphs:
+        if self.mode in REPLAYED and not self._graphs:
             self._capture()
         for number in range(self.cycle):
             if self._graphs:
@@ -272,7 +275,7 @@ def peak_bytes(step: Step, before: int) -> int | None:
     """
     if step.device.type != "cuda":
         return None
-    if step.mode != "captured":
+    if step.mode not in REPLAYED:
         torch.cuda.reset_peak_memory_stats(step.device)
         step()
     return torch.cuda.max_memory_allocated(step.device) - before

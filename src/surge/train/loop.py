@@ -61,7 +61,12 @@ class Trainer:
         synced = recipe.train.sync_norm and self.world.size > 1
         compiled = False if synced else self.options.compiled
         self.mode = choose_mode(
-            device, self.world, compiled, self.options.captured, fixed=task.fixed
+            device,
+            self.world,
+            compiled,
+            self.options.captured,
+            fixed=task.fixed,
+            lean=self.options.lean,
         )
         self.train_loader, self.test_loader = make_loaders(recipe, sets, seed, device, self.world)
         example = task.example(recipe, sets[0])
@@ -85,6 +90,7 @@ class Trainer:
             criterion=criterion,
             objective=task.objective(recipe, self.parts.model, seed, device),
             compiled=self.mode.compiled and self.world.size == 1,
+            lean=self.mode.lean,
         )
         self.test_step = task.test_step(recipe, self.parts.model, self.test_loader, sets[1])
         self.step: Callable[..., None] = self.train_step

@@ -18,11 +18,13 @@ class Mode:
     """Whether a whole step is replayed from a CUDA graph."""
     why: str
     """The reason, in a few words."""
+    lean: bool = False
+    """Whether a compiled backward computes again what it need not keep."""
 
     def __str__(self) -> str:
         """Name the path alone."""
         chosen = [n for n, on in (("compiled", self.compiled), ("captured", self.captured)) if on]
-        return " and ".join(chosen) or "eager"
+        return (" and ".join(chosen) or "eager") + (", lean" if self.lean else "")
 
 
 def choose_mode(
@@ -32,6 +34,7 @@ def choose_mode(
     captured: bool | None,
     *,
     fixed: bool = True,
+    lean: bool = False,
 ) -> Mode:
     """Return the path for a device and a number of processes; None leaves a choice to us.
 
@@ -52,10 +55,16 @@ def choose_mode(
             "between processes are not captured."
         )
     if not fixed:
-        if compiled or captured:
-            option = "--captured" if captured else "--compiled"
+        if compiled or captured or lean:
+            option = "--captured" if captured else "--compiled" if compiled else "--lean"
             raise ConfigError(f"{option} needs steps that all do the same; a detector's do not.")
         return Mode(compiled=False, captured=False, why="the work depends on the pictures")
+    compiles = on_gpu if compiled is None else compiled
+    if lean and not (compiles and alone):
+        raise ConfigError(
+            "--lean needs steps that one process compiles: by default one with a GPU, else with "
+            "--compiled True."
+        )
     reasons = []
     if compiled is not None:
         reasons.append(f"--compiled {compiled}")
@@ -68,7 +77,8 @@ def choose_mode(
     else:
         reasons.append("one process with a GPU")
     return Mode(
-        compiled=on_gpu if compiled is None else compiled,
+        compiled=compiles,
         captured=on_gpu and alone if captured is None else captured,
         why=", ".join(reasons),
+        lean=lean,
     )

@@ -12,6 +12,8 @@ class LoopOptions:
     """Compile the forward and backward; by default on a GPU."""
     captured: bool | None = None
     """Capture the step in a CUDA graph; by default on one GPU."""
+    lean: bool = False
+    """Let a compiled backward compute signs, masks and norms again instead of keeping them."""
     save_every: float = 30.0
     """Seconds between checkpoints; 0 writes one after every epoch."""
     save_steps: int | None = None

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._functorch import config as functorch_config
 
 from surge.data import EpochPlan, ResidentLoader
 from surge.layers.hooks import extra_loss, on_step
@@ -71,14 +72,29 @@ SMALL = 2**16
 """Elements up to which the work on a weight takes no longer than its start."""
 
 
-def compiled_step(forward: Callable[..., Any], model: nn.Module) -> Callable[..., Any]:
+def compiled_step(
+    forward: Callable[..., Any], model: nn.Module, *, lean: bool = False
+) -> Callable[..., Any]:
     """Compile a whole forward of a model.
 
     Where all weights are small, kernels that do the same to several of them are put together.
     Elsewhere that would only make sums slower: they get tiles that suit none of them.
+
+    A ``lean`` backward computes norms, signs and masks again from the outputs of products, which
+    are all it keeps; by default the compiler keeps whatever is read in several places.
     """
     small = all(p.numel() <= SMALL for p in model.parameters())
-    return torch.compile(_own_code(forward), fullgraph=True, options={"combo_kernels": small})
+    compiled = torch.compile(_own_code(forward), fullgraph=True, options={"combo_kernels": small})
+    if not lean:
+        return compiled
+
+    def leaner(*tensors: Tensor) -> Any:
+        with functorch_config.patch(  # read by the compiler, in the first call
+            ban_recompute_used_far_apart=False, ban_recompute_materialized_backward=False
+        ):
+            return compiled(*tensors)
+
+    return leaner
 
 
 def _own_code(method: Any) -> Any:
@@ -139,6 +155,7 @@ class TrainStep:
         criterion: Criterion | None = None,
         objective: Objective | None = None,
         compiled: bool = False,
+        lean: bool = False,
     ) -> None:
         """``network`` is the model, or the model inside its data-parallel wrapper."""
         self.parts, self.network, self.loader, self.spec = parts, network, loader, spec
@@ -150,7 +167,9 @@ class TrainStep:
             parts.optimizer.add_param_group({**parts.optimizer.param_groups[0], **own})
         self.dtype = compute_dtype(spec, loader.device)
         self.sums = Sums(loader.device)
-        self._forward = compiled_step(self.forward, parts.model) if compiled else self.forward
+        self._forward = self.forward
+        if compiled:
+            self._forward = compiled_step(self.forward, parts.model, lean=lean)
 
     def autocast(self) -> torch.autocast:
         """Return the precision context of the forward."""
