@@ -61,9 +61,19 @@ def test_section_shows_the_own_batch_and_width_alone(tmp_path):
     section = speed_table.section(tmp_path)
     assert section.count("**resnet20, batch 256**") == section.count("**") / 2 == 1
     assert section.count("| surge |") == 1 and "| 3.07 |" in section and "6.14" not in section
-    assert speed_table.over_plain(speed_table.read(tmp_path), "resnet20") == {
+    assert speed_table.over_plain(speed_table.everything(tmp_path), "resnet20") == {
         ("surge", "captured"): pytest.approx(1.2)
     }
+
+
+def test_steps_are_compared_with_those_of_their_own_code(tmp_path):
+    newer = replace(PLAIN, step_ms=1.0, commit="b")
+    store(tmp_path, [replace(PLAIN, step_ms=9.0), PLAIN, SURGE, newer])
+    stored = speed_table.everything(tmp_path)
+    assert speed_table.read(tmp_path) == [newer, SURGE]
+    assert speed_table.line(SURGE, stored)["time / plain"] == "1.250"
+    assert speed_table.over_plain(stored, "resnet20") == {("surge", "captured"): 1.25}
+    assert "| 1.250 |" in speed_table.section(tmp_path)
 
 
 def test_sweeps_have_a_table_each_and_a_picture(tmp_path):

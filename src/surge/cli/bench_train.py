@@ -19,8 +19,9 @@ class BenchTrainCommand:
     random or those that clip most), fp8. Modes: eager, compiled, captured (compiled and replayed
     from a CUDA graph), lean (captured, and the backward computes again what it need not keep).
     Steps of one network are timed in turns. Beside each stand the memory, what the forward saves
-    for the backward, the operations, and the least time that the device's measured ceilings allow. Networks: resnet20, resnet18-cifar, vggsmall,
-    resnet18-224 (Bi-Real Net's), reactnet-224, rbonn-224, bert-base.
+    for the backward, the operations, and the least time that the device's measured ceilings allow.
+    Networks: resnet20, resnet18-cifar, vggsmall, resnet18-224 (Bi-Real Net's), reactnet-224,
+    rbonn-224, bert-base.
 
     Example:
         surge bench train --network resnet20 --json bench.json

@@ -79,7 +79,7 @@ def step_cost(network: str, claimed: float) -> Callable[[Stored], Measured]:
     """Measure the time of a step with SURGE over one without, as printed and as done here."""
 
     def measure(stored: Stored) -> Measured:
-        found = speed_table.over_plain(speed_table.read(stored.folder), network)
+        found = speed_table.over_plain(speed_table.everything(stored.folder), network)
         if ("surge", "captured") not in found:
             return Measured("nothing stored yet", OPEN)
         words = ", ".join(f"{v}, {mode}: {ratio:.2f}" for (v, mode), ratio in found.items())

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from surge.study.speed_sweeps import compared, own_kind, table
@@ -13,12 +14,29 @@ PICTURE = Path("images/step-cost.png")
 """Cost against batch and width, beside the page that shows it."""
 
 
-def read(folder: Path) -> list[Row]:
-    """Return the stored steps; the newest of a kind counts."""
+def everything(folder: Path) -> list[Row]:
+    """Return all stored steps, the newest last."""
     path = folder / "training.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    found = [Row(**json.loads(line)) for line in lines]
-    return list({(r.network, r.variant, r.mode, r.batch, r.width): r for r in found}.values())
+    return [Row(**json.loads(line)) for line in lines]
+
+
+def newest(rows: Sequence[Row]) -> list[Row]:
+    """Return the newest step of every kind."""
+    return list({(r.network, r.variant, r.mode, r.batch, r.width): r for r in rows}.values())
+
+
+def read(folder: Path) -> list[Row]:
+    """Return the stored steps; the newest of a kind counts."""
+    return newest(everything(folder))
+
+
+def partner(row: Row, rows: Sequence[Row], variant: str, mode: str) -> Row | None:
+    """Return the newest step of another kind that was measured with the same code, if any."""
+    wanted = replace(row, variant=variant, mode=mode)
+    kinds = ("network", "variant", "mode", "batch", "width", "commit")
+    alike = (r for r in rows if all(getattr(r, k) == getattr(wanted, k) for k in kinds))
+    return next(reversed(list(alike)), None)
 
 
 def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
@@ -26,10 +44,8 @@ def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
 
     Only steps of one version of the code are compared: others were measured another time.
     """
-    kind = (row.network, row.batch, row.width, row.commit)
-    alike = [r for r in rows if (r.network, r.batch, r.width, r.commit) == kind]
-    plain = next((r for r in alike if (r.variant, r.mode) == ("plain", row.mode)), None)
-    literal = next((r for r in alike if (r.variant, r.mode) == PAPER_FORM), None)
+    plain = partner(row, rows, "plain", row.mode)
+    literal = partner(row, rows, *PAPER_FORM)
 
     def share(value: float | None, of: float | None, digits: int = 3) -> str:
         return f"{value / of:.{digits}f}" if value and of else "-"
@@ -53,22 +69,24 @@ def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
 
 def over_plain(rows: Sequence[Row], network: str) -> dict[tuple[str, str], float]:
     """Return (variant, mode) of a network: its time over the plain step's in that mode."""
-    times = {(r.variant, r.mode): r.step_ms for r in own_kind(rows, network)}
-    return {
-        (variant, mode): times[variant, mode] / times["plain", mode]
-        for variant, mode in (PAPER_FORM, ("surge", "captured"), ("tied", "captured"))
-        if {(variant, mode), ("plain", mode)} <= times.keys()
-    }
+    wanted = (PAPER_FORM, ("surge", "captured"), ("tied", "captured"))
+    found = {(r.variant, r.mode): r for r in newest(own_kind(rows, network))}
+    with_plain = (
+        (kind, found[kind], partner(found[kind], rows, "plain", kind[1]))
+        for kind in wanted
+        if kind in found
+    )
+    return {kind: row.step_ms / plain.step_ms for kind, row, plain in with_plain if plain}
 
 
 def section(folder: Path) -> str:
     """Return the stored steps of every network, at its own batch and width."""
-    stored = read(folder)
+    stored = everything(folder)
     if not stored:
         return "Nothing is stored yet.\n"
     parts = []
     for name in NETWORKS:
-        lines = [line(row, stored) for row in own_kind(stored, name)]
+        lines = [line(row, stored) for row in newest(own_kind(stored, name))]
         if not lines:
             continue
         # A page is narrow.
