@@ -15,9 +15,10 @@ class BenchTrainCommand:
     """Time training steps: plain, SURGE as the paper prints it, and SURGE as it is done here.
 
     Variants: plain, literal (the paper's formula written out, eager only; needs a checkout),
-    surge, and its variants tied, 1x1, lowrank, frozen, half and salient (half of the layers, at
-    random or those that clip most), fp8. Modes: eager, compiled, captured (compiled and replayed
-    from a CUDA graph), lean (captured, and the backward computes again what it need not keep).
+    surge, and its variants tied, 1x1, lowrank, frozen, fourth (auxiliary weights learn in every
+    fourth step), half and salient (half of the layers, at random or those that clip most), fp8.
+    Modes: eager, compiled, captured (compiled and replayed from a CUDA graph), lean (captured, and
+    the backward computes again what it need not keep).
     Steps of one network are timed in turns. Beside each stand the memory, what the forward saves
     for the backward, the operations, and the least time that the device's measured ceilings allow.
     Networks: resnet20, resnet18-cifar, vggsmall, resnet18-224 (Bi-Real Net's), reactnet-224,

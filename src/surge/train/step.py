@@ -89,7 +89,7 @@ def compiled_step(
         return compiled
 
     def leaner(*tensors: Tensor) -> Any:
-        with functorch_config.patch(  # read by the compiler, in the first call
+        with functorch_config.patch(  # type: ignore[no-untyped-call]  # read by the first call
             ban_recompute_used_far_apart=False, ban_recompute_materialized_backward=False
         ):
             return compiled(*tensors)
