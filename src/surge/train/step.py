@@ -88,10 +88,11 @@ def compiled_step(
     if not lean:
         return compiled
 
+    bans = ("ban_recompute_used_far_apart", "ban_recompute_materialized_backward")
+    changed: Callable[..., Any] = functorch_config.patch
+
     def leaner(*tensors: Tensor) -> Any:
-        with functorch_config.patch(  # type: ignore[no-untyped-call]  # read by the first call
-            ban_recompute_used_far_apart=False, ban_recompute_materialized_backward=False
-        ):
+        with changed(dict.fromkeys(bans, False)):  # the compiler reads them in the first call
             return compiled(*tensors)
 
     return leaner
