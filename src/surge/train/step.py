@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -89,7 +89,7 @@ def compiled_step(
         return compiled
 
     bans = ("ban_recompute_used_far_apart", "ban_recompute_materialized_backward")
-    changed: Callable[..., Any] = functorch_config.patch
+    changed = cast(Any, functorch_config).patch
 
     def leaner(*tensors: Tensor) -> Any:
         with changed(dict.fromkeys(bans, False)):  # the compiler reads them in the first call
