@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -84,15 +84,16 @@ def compiled_step(
     are all it keeps; by default the compiler keeps whatever is read in several places.
     """
     small = all(p.numel() <= SMALL for p in model.parameters())
-    compiled = torch.compile(_own_code(forward), fullgraph=True, options={"combo_kernels": small})
+    compiled: Callable[..., Any] = torch.compile(
+        _own_code(forward), fullgraph=True, options={"combo_kernels": small}
+    )
     if not lean:
         return compiled
 
-    bans = ("ban_recompute_used_far_apart", "ban_recompute_materialized_backward")
-    changed = cast(Any, functorch_config).patch
-
     def leaner(*tensors: Tensor) -> Any:
-        with changed(dict.fromkeys(bans, False)):  # the compiler reads them in the first call
+        with functorch_config.patch(  # read by the compiler, in the first call
+            ban_recompute_used_far_apart=False, ban_recompute_materialized_backward=False
+        ):
             return compiled(*tensors)
 
     return leaner
