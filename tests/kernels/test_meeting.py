@@ -57,6 +57,20 @@ def test_sum_and_norms(_, seed, shape, last, dtype, surrogate):
 
 
 @on_this_machine
+@pytest.mark.parametrize("enough", [1, 9, 17, 99])
+def test_passes_of_a_program_change_nothing(_, enough, monkeypatch):
+    draw = torch.Generator().manual_seed(enough)
+    raw, auxiliary, z = (torch.randn(50_001, generator=draw).to(DEVICE) for _ in range(3))
+    scale = torch.tensor(0.37, device=DEVICE)
+    expected, norms = reference(raw, auxiliary, z, scale, "clipped")
+    monkeypatch.setattr(meeting, "ENOUGH", enough)  # eight, four, two passes, one
+    rule = fused.SURROGATES["clipped"]
+    total, (*squares, _level) = meeting.meet(raw, auxiliary, z, None, scale, rule)
+    torch.testing.assert_close(total, expected.float())
+    torch.testing.assert_close(torch.stack(squares), norms.float())
+
+
+@on_this_machine
 @settings(deadline=None, max_examples=40 if GPU else 12)
 @given(
     st.integers(0, 99),

@@ -21,8 +21,10 @@ from surge.layers.elastic import FLOOR
 
 SIGNED, UNSIGNED = tl.constexpr(3), tl.constexpr(4)
 
-BLOCK, ROUNDS = 1024, 8
-"""Elements of a program's pass, and its passes."""
+BLOCK = 1024
+"""Elements of a program's pass."""
+ENOUGH = 2048
+"""Programs that fill a GPU: with more, each makes up to eight passes, and there are fewer sums."""
 
 
 @triton.jit
@@ -83,7 +85,8 @@ def meet(
     layout = layout_of(z)
     raw, auxiliary = (g.contiguous(memory_format=layout) for g in (raw, auxiliary))
     total, count = torch.empty_like(z), z.numel()
-    programs = -(-count // (BLOCK * ROUNDS))
+    rounds = next((r for r in (8, 4, 2) if count >= r * BLOCK * ENOUGH), 1)
+    programs = -(-count // (BLOCK * rounds))
     partial = torch.empty((programs, 3), dtype=torch.float32, device=z.device)
     wrap_triton(_meet)[(programs,)](
         raw,
@@ -97,7 +100,7 @@ def meet(
         RULE=rule,
         LEAST=FLOOR,
         BLOCK=BLOCK,
-        ROUNDS=ROUNDS,
+        ROUNDS=rounds,
         num_warps=4,
     )
     return total, partial.sum(dim=0)
