@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from surge.cli import main
-from surge.cli._detecting import colour_of, draw
+from surge.cli._detecting import colour_of, draw, free_place
 from surge.data.voc import CLASSES
 from surge.train import checkpoint
 from surge.train.detect_run import Found
@@ -123,3 +123,14 @@ def test_drawing_stays_within_the_picture_and_leaves_the_original():
     drawn = draw(picture, found)
     assert drawn.size == (80, 60) and set(picture.get_flattened_data()) == {(255, 255, 255)}
     assert len({colour_of(name) for name in CLASSES}) == 20
+
+
+def test_labels_of_nested_boxes_are_apart():
+    boxes = [(30.0, 40.0, 160.0, 150.0), (32.0, 42.0, 158.0, 148.0), (28.0, 38.0, 180.0, 170.0)]
+    taken = []
+    for box in boxes:
+        taken.append(free_place(box, (60, 14), (200, 200), taken))
+    for index, (left, top, right, bottom) in enumerate(taken):
+        assert 0 <= left < right <= 200 and 0 <= top < bottom <= 200
+        for other in taken[:index]:
+            assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top

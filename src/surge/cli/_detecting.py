@@ -88,6 +88,10 @@ def read_upright(path: Path) -> Image.Image:
         raise ConfigError(f"{path} is not an image that can be read ({error}).") from error
 
 
+Rectangle = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
+
+
 def draw(picture: Image.Image, found: Sequence[Found]) -> Image.Image:
     """Return the picture with a box and a label for everything found, the surest on top."""
     drawn = picture.copy()
@@ -95,15 +99,41 @@ def draw(picture: Image.Image, found: Sequence[Found]) -> Image.Image:
     width = max(2, round(max(picture.size) / 250))
     font = ImageFont.load_default(size=max(11, round(max(picture.size) / 40)))
     for one in reversed(found):
-        colour = colour_of(one.label)
-        pen.rectangle(one.box, outline=colour, width=width)
+        pen.rectangle(one.box, outline=colour_of(one.label), width=width)
+    taken: list[Rectangle] = []
+    for one in found:
         words = f"{one.label} {100 * one.score:.0f} %"
         left, top, right, bottom = pen.textbbox((0, 0), words, font=font)
-        x = max(0.0, min(one.box[0], picture.width - (right - left) - 4))
-        y = max(0.0, one.box[1] - (bottom - top) - 4)
-        pen.rectangle((x, y, x + right - left + 4, y + bottom - top + 4), fill=colour)
-        pen.text((x + 2 - left, y + 2 - top), words, fill="white", font=font)
+        size = right - left + 4, bottom - top + 4
+        taken.append(place := free_place(one.box, size, picture.size, taken))
+        pen.rectangle(place, fill=colour_of(one.label))
+        pen.text((place[0] + 2 - left, place[1] + 2 - top), words, fill="white", font=font)
     return drawn
+
+
+def free_place(
+    box: Sequence[float],
+    size: tuple[float, float],
+    picture: tuple[int, int],
+    taken: Sequence[Rectangle],
+) -> Rectangle:
+    """Return where a label goes: above its box, in it or below it, where no other one is.
+
+    >>> free_place((10, 20, 90, 80), (30, 12), (100, 100), [])
+    (10, 8, 40, 20)
+    >>> free_place((10, 20, 90, 80), (30, 12), (100, 100), [(0, 0, 50, 15)])
+    (10, 20, 40, 32)
+    """
+    width, height = size
+    x = max(0, min(box[0], picture[0] - width))
+    heights = (box[1] - height, box[1], box[3] - height, box[3])
+    inside = (max(0, min(y, picture[1] - height)) for y in heights)
+    places = [(x, y, x + width, y + height) for y in inside]
+    return next((p for p in places if not any(_meet(p, other) for other in taken)), places[0])
+
+
+def _meet(a: Rectangle, b: Rectangle) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def colour_of(label: str) -> tuple[int, int, int]:

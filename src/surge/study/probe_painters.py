@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -233,6 +234,8 @@ def optima(axes: Axes, rows: Points) -> None:
         colour, dashes = _OPTIMA[series]
         _band(axes, mine, COLOURS[colour], linestyle=dashes, linewidth=1.6, label=series)
     sizes = [abs(row["mean"]) for row in rows if row["series"] == "AGS"]
-    axes.set_yscale("symlog", linthresh=max(0.1 * min(sizes, default=1e-3), 1e-6))
+    least = max(0.1 * min(sizes, default=1e-3), 1e-6)
+    # A power of ten: no mark of the axis is nearer to zero, where there is no room for it.
+    axes.set_yscale("symlog", linthresh=10.0 ** math.ceil(math.log10(least)))
     axes.axhline(0.0, color=COLOURS["grey"], linewidth=0.8, linestyle=":", zorder=0)
     _finish(axes, x="epoch", y="scale")
