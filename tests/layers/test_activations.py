@@ -70,3 +70,16 @@ def test_activations_have_one_value_per_channel():
         "shift_out": (3,),
     }
     assert {n: p.shape for n, p in RSign(3).named_parameters()} == {"shift": (3,)}
+
+
+@pytest.mark.parametrize("kind", [RSign, RPReLU])
+def test_short_activations_stay_short(kind):
+    layer, x = kind(3), torch.randn(2, 3, 4, 4).bfloat16().requires_grad_()
+    torch.nn.init.normal_(next(layer.parameters()))
+    with torch.autocast("cpu", torch.bfloat16):
+        y = layer(x)
+    y.float().sum().backward()
+    assert y.dtype == x.grad.dtype == torch.bfloat16
+    assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
+    near = layer(x.detach().float())
+    assert (y.float() - near).abs().mean() < 0.02 * near.abs().mean() + 0.02

@@ -7,7 +7,8 @@ from surge import functional
 
 
 def _per_channel(vector: Tensor, x: Tensor) -> Tensor:
-    return vector.view(-1, *(1 for _ in x.shape[2:]))
+    # As biases under autocast: activations that are short stay so.
+    return vector.view(-1, *(1 for _ in x.shape[2:])).to(x.dtype)
 
 
 class RSign(nn.Module):

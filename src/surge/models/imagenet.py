@@ -34,7 +34,7 @@ class Move(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Shift ``[N, C, H, W]``."""
-        return x + self.shift.view(-1, 1, 1)
+        return x + self.shift.view(-1, 1, 1).to(x.dtype)
 
 
 def after_block(activation: str, channels: int) -> nn.Module:
