@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and folders for them."""
 
 import os
 import tempfile
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+from surge.errors import ConfigError
 
 UNFINISHED = ".part"
 """How the name of a file ends that is still being written."""
@@ -35,3 +37,17 @@ def write_whole(path: Path, content: bytes) -> Path:
     with atomic(path) as file:
         file.write(content)
     return path
+
+
+def check_folder(out: Path) -> Path:
+    """Return the innermost folder on the way to ``out`` that is there already.
+
+    Raises:
+        ConfigError: a file is in the way.
+    """
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise ConfigError(f"--out {out}: {place} is a file, not a folder.")
+    return place

@@ -35,5 +35,5 @@ def test_theorem_bad_setting_is_one_line_and_writes_nothing(tmp_path, capsys):
 def test_theorem_output_that_is_a_file_is_one_line(tmp_path, capsys):
     path = tmp_path / "file"
     path.write_text("")
-    assert main(["theorem", "--out", str(path), "--samples", "200"]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
+    assert main(["theorem", "--out", str(path / "deeper")]) == 2  # before any work
+    assert f"{path} is a file, not a folder" in capsys.readouterr().err.replace("\n", "")

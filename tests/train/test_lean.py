@@ -17,16 +17,11 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 def gradients_and_bytes(*, lean):
     torch.manual_seed(0)
     net = nn.Sequential(
-        nn.Conv2d(3, 8, 3, padding=1),
         nn.BatchNorm2d(8),
-        nn.Conv2d(8, 8, 3, padding=1),
+        surge.BinaryConv2d(8, 8, 3, padding=1, method="bireal"),
         nn.BatchNorm2d(8),
-        nn.Conv2d(8, 8, 3, padding=1),
-        nn.BatchNorm2d(8),
-        nn.Flatten(),
-        nn.Linear(8 * 64, 4),
+        surge.BinaryConv2d(8, 8, 3, padding=1, method="bireal"),
     )
-    surge.binarize_(net, "bireal")
     surge.compensate_(net, eta=0.3)
     kept = {}
 
@@ -37,7 +32,7 @@ def gradients_and_bytes(*, lean):
     torch._dynamo.reset()  # code that is compiled already would be used again
     step = compiled_step(lambda x: net(x).square().mean(), net, lean=lean)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = step(torch.randn(4, 3, 8, 8))
+        loss = step(torch.randn(4, 8, 8, 8))
     torch.autograd.backward(loss)
     return {name: p.grad for name, p in net.named_parameters()}, sum(kept.values())
 

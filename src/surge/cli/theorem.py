@@ -63,8 +63,10 @@ class TheoremCommand:
 
     def run(self, console: Console) -> None:
         """Run the study, print the verdicts, name the files."""
+        from surge.files import check_folder
         from surge.study import theorem
 
+        check_folder(self.out)
         results = theorem.run_study(
             samples=self.samples, dimension=self.dimension, noise=self.noise, seed=self.seed
         )

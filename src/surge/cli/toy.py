@@ -71,8 +71,10 @@ def toy_study(
     options: ToyOptions, folder: Path, console: Console
 ) -> tuple[dict[str, Log], tuple[Claim, ...], list[Path]]:
     """Run all arms with a progress bar, answer the claims, write everything."""
+    from surge.files import check_folder
     from surge.study import figures, toy, toy_claims, toy_figures
 
+    check_folder(folder)
     with figures.look():
         pass  # a missing matplotlib is said now, not after the work
     with progress(console, "toy problem", total=len(toy.ARMS)) as advance:

@@ -12,6 +12,7 @@ import torch
 
 from surge.convert import BinarizeReport, binarize_
 from surge.errors import ConfigError, MissingDependencyError
+from surge.files import check_folder
 from surge.models import build_model
 from surge.recipes import get_recipe, overridden
 from surge.recipes.recipe import Recipe
@@ -39,12 +40,7 @@ def check_ready(out: Path) -> None:
         raise MissingDependencyError(
             f"the demo needs {' and '.join(missing)}: pip install 'surge-bnn[demo]'"
         )
-    place = out.absolute()
-    while not place.exists():
-        place = place.parent
-    if not place.is_dir():
-        raise ConfigError(f"--out {out}: {place} is a file, not a folder.")
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(check_folder(out)).free
     if free < NEEDED:
         raise ConfigError(
             f"--out {out}: only {free / 1e6:.0f} MB are free there and the demo wants "
