@@ -146,7 +146,7 @@ def _clear(jobs: Sequence[Job], where: Path) -> None:
     """Remove the runs and results of an earlier demo, and nothing else."""
     (where / "digits.jsonl").unlink(missing_ok=True)
     for job in jobs:
-        if (job.folder / "config.yaml").exists():
+        if RunFolder(job.folder).there:
             shutil.rmtree(job.folder)
 
 

@@ -10,14 +10,12 @@ from surge.errors import ConfigError
 from surge.study import figures, probe_figures, results, run_page, sweeps
 from surge.study.report import write_report
 from surge.study.stored_runs import open_run, store
+from surge.train.run import CONFIG
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from surge.cli.report import ReportCommand
-
-RUN = "config.yaml"
-"""What makes a folder the folder of a run."""
 
 
 def report(command: ReportCommand, console: Console) -> Path:
@@ -60,7 +58,9 @@ def _folders(given: Sequence[Path], console: Console) -> list[Path]:
     other = []
     for path in given:
         inside = (
-            [path] if (path / RUN).exists() else [file.parent for file in path.glob(f"*/{RUN}")]
+            [path]
+            if (path / CONFIG).exists()
+            else [file.parent for file in path.glob(f"*/{CONFIG}")]
         )
         if not inside and path.exists() and len(given) > 1:
             other.append(str(path))

@@ -139,7 +139,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
         try:
             outcome = run_in(*parts, world=world, sink=sink, make=make)
         except KeyboardInterrupt:
-            if (folder.path / "config.yaml").exists():
+            if folder.there:
                 line = f"Continue with: surge train --resume {folder.path}"
                 console.print(line, markup=False, soft_wrap=True)
             raise

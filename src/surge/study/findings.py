@@ -20,6 +20,7 @@ from surge.study.results import data_name
 from surge.study.statistics import Estimate, estimate
 from surge.study.stored_runs import StoredRun, open_run
 from surge.study.tables import make_rows
+from surge.train.run import RunFolder
 
 BEGIN, END = "<!-- findings -->\n", "<!-- /findings -->\n"
 REPRODUCED, NOT, OPPOSITE = "reproduced", "not reproduced", "the opposite"
@@ -200,7 +201,7 @@ def renewed(text: str, folder: Path, findings: Sequence[Finding]) -> str:
 
 def read(folder: Path) -> Stored:
     """Return what is stored, runs included."""
-    kept = sorted(path for path in (folder / "runs").glob("*") if (path / "config.yaml").exists())
+    kept = sorted(path for path in (folder / "runs").glob("*") if RunFolder(path).there)
     return Stored(folder, [open_run(path) for path in kept])
 
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from surge.recipes.recipe import Recipe
 from surge.study.results import NEUTRAL
 from surge.train.recorder import read_records
-from surge.train.run import RunFolder
+from surge.train.run import CONFIG, RunFolder
 
 Arrays = Mapping[str, NDArray[Any]]
-KEPT = ("config.yaml", "env.json", "metrics.jsonl", "probe.jsonl", "summary.txt")
+KEPT = (CONFIG, "env.json", "metrics.jsonl", "probe.jsonl", "summary.txt")
 
 
 @dataclass(frozen=True, eq=False)

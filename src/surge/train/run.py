@@ -16,6 +16,9 @@ from surge.recipes import serial
 from surge.recipes.recipe import Recipe
 from surge.train.checkpoint import found
 
+CONFIG = "config.yaml"
+"""The file that makes a folder the folder of a run."""
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -27,6 +30,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Where checkpoints are."""
         return self.path / "checkpoints"
+
+    @property
+    def there(self) -> bool:
+        """Whether the folder holds a run."""
+        return (self.path / CONFIG).exists()
 
     @property
     def begun(self) -> bool:
@@ -51,14 +59,13 @@ class RunFolder:
         folder.write("metrics.jsonl", "")
         folder.write("env.json", json.dumps(environment, indent=2) + "\n")
         (path / "figures").mkdir(exist_ok=True)
-        # Last: this file makes a folder the folder of a run, and then all of it is there.
-        folder.write("config.yaml", serial.dump(recipe))
+        folder.write(CONFIG, serial.dump(recipe))  # last: now all of it is there
         return folder
 
     def check_free(self, *, anew: bool = False) -> None:
         """Refuse a folder that holds a run; see :meth:`create`."""
         path = self.path
-        if self.begun or ((path / "config.yaml").exists() and not anew):
+        if self.begun or (self.there and not anew):
             go_on = f"Continue it with --resume {path}, or choose"
             advice = "It is finished; choose" if (path / "summary.txt").exists() else go_on
             raise ConfigError(f"{path} holds a run already. {advice} another folder with --out.")
@@ -67,7 +74,7 @@ class RunFolder:
     def open(cls, path: Path) -> tuple["RunFolder", Recipe, dict[str, Any]]:
         """Return an existing run with its recipe and environment."""
         try:
-            recipe = serial.load((path / "config.yaml").read_text())
+            recipe = serial.load((path / CONFIG).read_text())
             environment = json.loads((path / "env.json").read_text())
             int(environment["seed"])
         except (FileNotFoundError, NotADirectoryError) as error:
@@ -75,10 +82,10 @@ class RunFolder:
                 f"{path} is not the folder of a run: {Path(str(error.filename)).name} is missing."
             ) from error
         except ConfigError as error:
-            raise CheckpointMismatchError(f"{path / 'config.yaml'}: {error}") from error
+            raise CheckpointMismatchError(f"{path / CONFIG}: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointMismatchError(
-                f"{path} holds a damaged config.yaml or env.json: {error!r}."
+                f"{path} holds a damaged {CONFIG} or env.json: {error!r}."
             ) from error
         return cls(path), recipe, environment
 
