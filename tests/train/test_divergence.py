@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from surge.train import build, search
+from surge.train import build, search, step
 from surge.train.checkpoint import found
 from surge.train.distributed import World
 from surge.train.watch import (
@@ -76,6 +76,13 @@ def test_divergence_by_a_huge_learning_rate_is_found(tmp_path):
     recipe = small_recipe("cnn-float", lr=1e30, warmup=0, schedule="constant")
     with pytest.raises(DivergedError, match=r"\(epoch 0, step \d\) is not finite"):
         make_trainer(tmp_path, recipe).run()
+
+
+def test_search_of_a_lean_run_is_eager(tmp_path, monkeypatch):
+    monkeypatch.setattr(step, "compiled_step", lambda forward, model, *, lean: forward)
+    recipe = small_recipe("cnn-float", lr=1e30, warmup=0, schedule="constant")
+    with pytest.raises(DivergedError, match=r"\(epoch 0, step \d\) is not finite"):
+        make_trainer(tmp_path, recipe, compiled=True, lean=True).run()
 
 
 def test_divergence_that_shows_only_in_the_test_stops_the_run_too(tmp_path, monkeypatch):

@@ -51,7 +51,7 @@ def first_bad_layer(diverged: "Trainer") -> str | None:
         seed=diverged.seed,
         device=diverged.device,
         folder=diverged.folder,
-        options=replace(diverged.options, compiled=False, captured=False),
+        options=replace(diverged.options, compiled=False, captured=False, lean=False),
         criterion=diverged.criterion,
     )
     if diverged.folder.begun:
