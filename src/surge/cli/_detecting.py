@@ -100,14 +100,15 @@ def draw(picture: Image.Image, found: Sequence[Found]) -> Image.Image:
     font = ImageFont.load_default(size=max(11, round(max(picture.size) / 40)))
     for one in reversed(found):
         pen.rectangle(one.box, outline=colour_of(one.label), width=width)
-    taken: list[Rectangle] = []
-    for one in found:
-        words = f"{one.label} {100 * one.score:.0f} %"
-        left, top, right, bottom = pen.textbbox((0, 0), words, font=font)
+    words = [f"{one.label} {100 * one.score:.0f} %" for one in found]
+    inks = [pen.textbbox((0, 0), word, font=font) for word in words]
+    places: list[Rectangle] = []
+    for one, (left, top, right, bottom) in zip(found, inks, strict=True):
         size = right - left + 4, bottom - top + 4
-        taken.append(place := free_place(one.box, size, picture.size, taken))
+        places.append(free_place(one.box, size, picture.size, places))
+    for one, word, ink, place in reversed(list(zip(found, words, inks, places, strict=True))):
         pen.rectangle(place, fill=colour_of(one.label))
-        pen.text((place[0] + 2 - left, place[1] + 2 - top), words, fill="white", font=font)
+        pen.text((place[0] + 2 - ink[0], place[1] + 2 - ink[1]), word, fill="white", font=font)
     return drawn
 
 
