@@ -30,7 +30,7 @@ def compiled(kernel, constants, dtype, target, **options):
 def kernels():
     """Yield every kernel with the constants that it is used with."""
     for rule in RULES.values():
-        sizes = {"BLOCK": meeting.BLOCK, "ROUNDS": 8}
+        sizes = {"BLOCK": meeting.BLOCK, "ROUNDS": max(meeting.PASSES)}
         yield meeting._meet, {"RULE": rule, "LEAST": 1e-5, **sizes}, {"num_warps": 4}
     for width in (min(fused.WIDTHS), max(fused.WIDTHS)):
         sizes = {"HEIGHT": 32, "WIDTH": 32, "INPUTS": width, "OUTPUTS": width}

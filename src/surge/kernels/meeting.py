@@ -24,7 +24,9 @@ SIGNED, UNSIGNED = tl.constexpr(3), tl.constexpr(4)
 BLOCK = 1024
 """Elements of a program's pass."""
 ENOUGH = 2048
-"""Programs that fill a GPU: with more, each makes up to eight passes, and there are fewer sums."""
+"""Programs that fill a GPU."""
+PASSES = (8, 4, 2, 1)
+"""Of a program: the most that leave enough programs, so that few partial sums remain."""
 
 
 @triton.jit
@@ -85,7 +87,7 @@ def meet(
     layout = layout_of(z)
     raw, auxiliary = (g.contiguous(memory_format=layout) for g in (raw, auxiliary))
     total, count = torch.empty_like(z), z.numel()
-    rounds = next((r for r in (8, 4, 2) if count >= r * BLOCK * ENOUGH), 1)
+    rounds = next(r for r in PASSES if r == 1 or count >= r * BLOCK * ENOUGH)
     programs = -(-count // (BLOCK * rounds))
     partial = torch.empty((programs, 3), dtype=torch.float32, device=z.device)
     wrap_triton(_meet)[(programs,)](
