@@ -195,8 +195,12 @@ def test_bf16_autocast_gives_nearly_the_same_losses(detector):
 
 
 @pytest.mark.gpu
-def test_cuda_gives_the_losses_and_gradients_of_the_cpu(detector):
-    """All anchors and regions are taken, so that no random choice stands between."""
+def test_cuda_gives_the_losses_and_gradients_of_the_cpu(detector, monkeypatch):
+    """All anchors and regions are taken, so that no random choice stands between.
+
+    In tf32 other proposals would pass: the box loss of the float detector is off by an eighth.
+    """
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     detector.settings = EVERYTHING
     images, targets = scene()
     exact = detector(images, targets)
@@ -209,7 +213,7 @@ def test_cuda_gives_the_losses_and_gradients_of_the_cpu(detector):
     )
     sum(losses.values()).backward()
     for name, value in exact.items():
-        assert losses[name].item() == pytest.approx(value.item(), rel=0.05)
+        assert losses[name].item() == pytest.approx(value.item(), rel=0.05), name
     gradient = detector.backbone.fpn.outputs[0].weight.grad.cpu()
     assert torch.nn.functional.cosine_similarity(gradient.flatten(), expected.flatten(), 0) > 0.95
 
