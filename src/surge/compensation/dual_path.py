@@ -22,7 +22,7 @@ from torch import Tensor
 from surge.compensation.noise import normal
 from surge.functional import operator
 from surge.layers.eight_bits import transposed_linear
-from surge.layers.product import is_channels_last, stand_in, transposed, transposed_factors
+from surge.layers.product import input_gradient, transposed, transposed_factors
 
 
 def refuse_double_backward() -> None:
@@ -92,7 +92,7 @@ def _inject_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     stride, padding, dilation, groups, gain, centre, right, ctx.in_fp8, ctx.bare = inputs[8:]
     # Without a weight to learn the value of z is not needed, only its sizes.
     kept = saved if ctx.needs_input_grad[3] else None
-    ctx.sizes, ctx.last = saved.shape, is_channels_last(saved)
+    ctx.sizes = saved.shape
     ctx.save_for_backward(kept, weight, scale, weighting, noise, gain, centre, right)
     ctx.input_dtype = z.dtype
     ctx.convolution = (stride, padding, dilation) if stride else ()
@@ -114,15 +114,17 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if gain is not None:
         weight = gain * (weight - centre)
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
-    if saved is None:
-        saved = stand_in(ctx.sizes, grad, last=ctx.last)
-    to_right = None
+    to_weight, to_right = None, None
     if right is not None:
+        x = ctx.sizes if saved is None else saved
         g_a, to_weight, to_right = transposed_factors(
-            grad, saved, weight, right, ctx.convolution, ctx.groups, needs
+            grad, x, weight, right, ctx.convolution, ctx.groups, needs
         )
     elif ctx.in_fp8 and not ctx.convolution:
         g_a, to_weight = transposed_linear(grad, saved, weight, needs)
+    elif saved is None:
+        parts = (grad, ctx.sizes, weight, ctx.convolution, ctx.groups)
+        g_a = input_gradient(*parts) if needs[0] else None
     else:
         g_a, to_weight = transposed(grad, saved, weight, ctx.convolution, ctx.groups, needs)
     to_input, norm = None, None

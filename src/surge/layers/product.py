@@ -26,6 +26,37 @@ def geometry_arguments(geometry: Geometry) -> tuple[list[int], list[int], list[i
     )
 
 
+def input_gradient(
+    grad: Tensor,
+    sizes: Sequence[int],
+    weight: Tensor,
+    convolution: Sequence[Sequence[int]],
+    groups: int,
+) -> Tensor:
+    """Return W^T G alone, for an input of these sizes: nothing of the input itself is needed."""
+    weight = weight.to(grad.dtype)
+    if not convolution:
+        return grad @ weight
+    stride, padding, dilation = convolution
+    kernel = weight.shape[2:]
+    reach = zip(grad.shape[-len(stride) :], kernel, *convolution, strict=True)
+    covered = [(n - 1) * s - 2 * p + d * (k - 1) + 1 for n, k, s, p, d in reach]
+    rest = [n - c for n, c in zip(sizes[-len(stride) :], covered, strict=True)]
+    batched = grad.dim() == len(stride) + 2
+    found: Tensor = torch.ops.aten.convolution(
+        grad if batched else grad.unsqueeze(0),
+        weight,
+        None,
+        stride,
+        padding,
+        dilation,
+        True,
+        rest,
+        groups,
+    )
+    return found if batched else found.squeeze(0)
+
+
 def transposed(
     grad: Tensor,
     x: Tensor,
@@ -75,7 +106,7 @@ def product(x: Tensor, weight: Tensor, convolution: Sequence[Sequence[int]], gro
 
 def transposed_factors(
     grad: Tensor,
-    x: Tensor,
+    x: Tensor | torch.Size,
     left: Tensor,
     right: Tensor,
     convolution: Sequence[Sequence[int]],
@@ -85,36 +116,30 @@ def transposed_factors(
     """Do what :func:`transposed` does for ``W = left @ right``, without making W or its gradient.
 
     A product with few rows or columns takes the place of each large one. In every group ``right``
-    comes first, with the layer's geometry, then that group's part of ``left`` at each place.
+    comes first, with the layer's geometry, then that group's part of ``left`` at each place. Where
+    no weight learns, ``x`` may be its sizes.
     """
     dims = right.dim() - 2 if convolution else 0
     outer = ([1] * dims, [0] * dims, [1] * dims) if convolution else ()
     inner = right.repeat(groups, *(1 for _ in right.shape[1:]))
     left = left.view(*left.shape, *(1 for _ in range(dims)))
+    sizes = list(grad.shape)
+    sizes[grad.dim() - 1 - dims] = inner.shape[0]
+    back = input_gradient(grad, sizes, left, outer, groups)
+    if not isinstance(x, Tensor):
+        return input_gradient(back, x, inner, convolution, groups), None, None
     low = grad.dtype
-    between = product(x.to(low), inner.to(low), convolution, groups) if needs[1] else None
-    if between is None:  # only its sizes matter
-        channels = grad.dim() - 1 - dims
-        sizes = list(grad.shape)
-        sizes[channels] = inner.shape[0]
-        between = stand_in(sizes, grad, last=is_channels_last(grad))
-    back, to_left = transposed(grad, between, left, outer, groups, (True, needs[1]))
-    assert back is not None
-    to_input, to_right = transposed(back, x, inner, convolution, groups, needs)
-    if to_right is not None:
-        to_right = to_right.view(groups, *right.shape).sum(dim=0)
-    return to_input, None if to_left is None else to_left.flatten(1), to_right
+    between = product(x.to(low), inner.to(low), convolution, groups)
+    _, to_left = transposed(grad, between, left, outer, groups, (False, True))
+    to_x, to_right = transposed(back, x, inner, convolution, groups, needs)
+    assert to_left is not None and to_right is not None
+    to_right = to_right.view(groups, *right.shape).sum(dim=0)
+    return to_x, to_left.flatten(1), to_right
 
 
 def is_channels_last(x: Tensor) -> bool:
     """Return whether an image is laid out pixel by pixel."""
     return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-
-
-def stand_in(sizes: Sequence[int], grad: Tensor, *, last: bool) -> Tensor:
-    """Return memory for an input whose values do not matter: its gradient takes only the sizes."""
-    layout = torch.channels_last if last else torch.contiguous_format
-    return torch.empty(sizes, dtype=grad.dtype, device=grad.device, memory_format=layout)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
