@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -313,3 +314,16 @@ def test_operator_passes_opcheck(name):
 
 def test_round_levels_passes_opcheck():
     torch.library.opcheck(functional.round_levels, (torch.rand(6, requires_grad=True), 7))
+
+
+def test_graphs_that_the_compiler_keeps_belong_to_one_version_of_the_code(tmp_path):
+    """It would find those of another version, too, and run their backward."""
+    (tmp_path / "inner").mkdir()
+    file = tmp_path / "inner" / "rule.py"
+    file.write_text("factor = 1\n")
+    before = functional.version_of(tmp_path)
+    assert functional.version_of(tmp_path) == before
+    file.write_text("factor = 2\n")
+    assert functional.version_of(tmp_path) != before
+    here = functional.version_of(Path(functional.__file__).parent)
+    assert here in torch.compiler.config.cache_key_tag

@@ -19,10 +19,13 @@ The rules are *operators* (see :func:`operator`), because ``torch.compile`` can 
 the backward of a ``torch.autograd.Function`` whose forward is piecewise constant.
 """
 
+import hashlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
+import torch.compiler.config
 from torch import Tensor
 
 from surge.errors import ConfigError
@@ -33,6 +36,19 @@ Result = TypeVar("Result")
 
 BODIES: dict[str, Callable[..., Any]] = {}
 """Every operator ``surge::<name>`` as the plain function it is, for exports that write it out."""
+
+
+def version_of(folder: Path) -> str:
+    """Return a word that changes whenever a Python file below a folder does."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+# torch.compile keeps graphs on disk and finds them by the names of their operators: after a change
+# of a backward it would go on with the old one.
+torch.compiler.config.cache_key_tag += f" surge {version_of(Path(__file__).parent)}"
 
 
 def operator(
