@@ -2,7 +2,7 @@
 
 import json
 
-from surge.study.glue_tables import overhead_section, packed_section
+from surge.study.glue_tables import align_section, overhead_section, packed_section
 
 
 def store(folder, name, *lines):
@@ -11,17 +11,42 @@ def store(folder, name, *lines):
 
 
 def test_nothing_stored(tmp_path):
-    assert "Nothing" in overhead_section(tmp_path) and "Nothing" in packed_section(tmp_path)
+    for section in (overhead_section, align_section, packed_section):
+        assert "Nothing" in section(tmp_path)
 
 
 def test_the_newest_cost_of_a_row_counts(tmp_path):
-    line = {"row": "rte-bit", "model": "bert", "batch": 8, "length": 128, "precision": "bf16"}
+    line = {"task": "rte", "row": "rte-bit", "model": "bert", "batch": 8, "length": 128, "precision": "bf16"}
     line |= {"step_ms": 2.0, "epoch_seconds": 1.5, "time_ratio": 1.0, "peak_mib": 1000.0}
     line |= {"memory_ratio": None, "hardware": "a GPU", "torch": "2"}
     store(tmp_path, "glue_overhead.jsonl", line, {**line, "step_ms": 3.0})
     text = overhead_section(tmp_path)
     assert "| rte-bit | 128 | 8 | 3.00 | 1.5 | 1.000 | 1,000 | - |" in text
     assert text.count("| rte-bit |") == 1 and text.endswith("bert, bf16, a GPU, torch 2.\n")
+
+
+def test_rows_of_a_task_stand_together(tmp_path):
+    line = {"model": "bert", "batch": 8, "length": 128, "precision": "bf16", "memory_ratio": 1.0}
+    line |= {"step_ms": 2.0, "epoch_seconds": 1.5, "time_ratio": 1.0, "peak_mib": 1000.0}
+    line |= {"hardware": "a GPU", "torch": "2"}
+    rows = (("rte", "rte-bit"), ("cola", "cola-bit"), ("rte", "rte-bit-surge"))
+    lines = [{**line, "task": task, "row": row} for task, row in rows]
+    store(tmp_path, "glue_overhead.jsonl", *lines)
+    text = overhead_section(tmp_path)
+    assert text.index("| rte-bit-surge |") < text.index("| cola-bit |")
+
+
+def test_weights_of_the_alignment_loss_by_the_first_metric_of_held_out_runs(tmp_path):
+    line = {"row": "mrpc-bit-surge-align", "seed": 0, "epochs": 3, "last": 70.0, "best": 71.0}
+    line |= {"overrides": {"align": 10.0}, "data": "mrpc, held out, bert", "metric": "accuracy"}
+    lighter = {**line, "overrides": {"align": 0.1}, "last": 69.0}
+    others = ({**line, "metric": "f1", "last": 80.0}, {**line, "data": "mrpc, dev set, bert"})
+    store(tmp_path, "glue.jsonl", line, *others, {**line, "overrides": {}}, lighter)
+    rows = align_section(tmp_path).splitlines()[2:]
+    assert rows == [
+        "| mrpc-bit-surge-align | 0.1 | 0 | 3 | accuracy | 69.00 | 71.00 |",
+        "| mrpc-bit-surge-align | 10 | 0 | 3 | accuracy | 70.00 | 71.00 |",
+    ]
 
 
 def test_agreement_of_engine_and_torch(tmp_path):

@@ -1,4 +1,4 @@
-"""Published tables about binary BERTs: what SURGE costs in training, and how the engine answers."""
+"""Published tables about binary BERTs: costs of SURGE, its alignment loss, the engine's answers."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ def overhead_section(folder: Path) -> str:
     lines = {line["row"]: line for line in _lines(folder / "glue_overhead.jsonl")}
     if not lines:
         return "Nothing is stored yet.\n"
+    tasks = list(dict.fromkeys(line["task"] for line in lines.values()))
     head = ("row", "length", "batch", "step, ms", "epoch, s", "time / BiT", "MiB", "memory / BiT")
     rows = [
         (
@@ -22,11 +23,29 @@ def overhead_section(folder: Path) -> str:
             f"{line['peak_mib']:,.0f}",
             "-" if line["memory_ratio"] is None else f"{line['memory_ratio']:.3f}",
         )
-        for line in lines.values()
+        for line in sorted(lines.values(), key=lambda line: tasks.index(line["task"]))
     ]
     one = next(iter(lines.values()))
     facts = f"{one['model']}, {one['precision']}, {one['hardware']}, torch {one['torch']}.\n"
     return f"{_table(head, rows, words=1)}\n{facts}"
+
+
+def align_section(folder: Path) -> str:
+    """Return one row per task and weight of the alignment loss, by its first metric."""
+    lines = {
+        (line["row"], float(line["overrides"]["align"]), line["seed"]): line
+        for line in reversed(_lines(folder / "glue.jsonl"))
+        if "align" in line["overrides"] and "held out" in line["data"]
+    }
+    if not lines:
+        return "Nothing is stored yet.\n"
+    head = ("row", "weight", "seed", "epochs", "metric", "last", "best")
+    rows = [
+        (row, f"{weight:g}", seed, line["epochs"], line["metric"])
+        + (f"{line['last']:.2f}", f"{line['best']:.2f}")
+        for (row, weight, seed), line in sorted(lines.items())
+    ]
+    return _table(head, rows, words=1)
 
 
 def packed_section(folder: Path) -> str:

@@ -20,7 +20,7 @@ from surge.study import (
     speed_table,
     step_profile,
 )
-from surge.study.glue_tables import overhead_section, packed_section
+from surge.study.glue_tables import align_section, overhead_section, packed_section
 from surge.study.markers import replaced
 from surge.study.rest_table import section as rest_section
 from surge.study.results import Result
@@ -106,7 +106,11 @@ PAGES: dict[str, dict[str, Section]] = {
     "docs/results.md": {
         name: partial(stored_table, name) for name in ("common", "imagenette", "voc", "glue")
     },
-    "docs/glue.md": {"overhead": overhead_section, "packed": packed_section},
+    "docs/glue.md": {
+        "overhead": overhead_section,
+        "align": align_section,
+        "packed": packed_section,
+    },
     "docs/deploying.md": {"inference": latency_table.section, "rest": rest_section},
     "docs/distributed.md": {"scaling": scaling.section},
     "docs/imagenet.md": {"costs": cost_table.section, "loader": loader_table.section},
