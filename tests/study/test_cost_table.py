@@ -77,9 +77,24 @@ def test_cells_are_the_stored_steps_beside_reactnets(tmp_path):
     surge = ["25.00", "1.25", "open", "open", "5,000", "1.25", "open", "open", "open"]
     assert cells(text, "SURGE") == surge
     assert cells(text, "RBONN")[4:6] == ["open", "open"]
-    assert cells(text, "SURGE, literal")[2:4] == ["60.00", "open"]
+    assert cells(text, "SURGE, literal")[2:4] == ["60.00", "-"]
     assert "in times that of: time 1.25 ReActNet, 1.14 RBONN; memory 1.25 ReActNet." in text
     assert "One GPU X" in text
+
+
+def test_steps_of_two_versions_are_not_compared(tmp_path):
+    old, new = replace(STEP, commit="old"), replace(STEP, commit="new", step_ms=10.0)
+    pointwise = replace(old, variant="1x1", step_ms=30.0)
+    ours = [replace(step, variant="surge", step_ms=25.0) for step in (old, new)]
+    bireal = replace(new, network="resnet18-224", step_ms=8.0)
+    newest = replace(bireal, commit="newest", step_ms=7.0)
+    rbonn = replace(old, network="rbonn-224", step_ms=22.0)
+    store(tmp_path, "training", old, new, pointwise, *ours, bireal, newest, rbonn)
+    text = cost_table.section(tmp_path)
+    assert cells(text, "SURGE")[:2] == ["25.00", "2.50"]
+    assert cells(text, "SURGE* (1x1)")[:2] == ["30.00", "1.50"]
+    assert cells(text, "Bi-Real")[:2] == ["8.00", "0.80"]  # the newest that can be compared
+    assert "time 3.12 Bi-Real, 2.50 ReActNet; memory" in text
 
 
 @pytest.mark.parametrize(

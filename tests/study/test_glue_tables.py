@@ -16,7 +16,14 @@ def test_nothing_stored(tmp_path):
 
 
 def test_the_newest_cost_of_a_row_counts(tmp_path):
-    line = {"task": "rte", "row": "rte-bit", "model": "bert", "batch": 8, "length": 128, "precision": "bf16"}
+    line = {
+        "task": "rte",
+        "row": "rte-bit",
+        "model": "bert",
+        "batch": 8,
+        "length": 128,
+        "precision": "bf16",
+    }
     line |= {"step_ms": 2.0, "epoch_seconds": 1.5, "time_ratio": 1.0, "peak_mib": 1000.0}
     line |= {"memory_ratio": None, "hardware": "a GPU", "torch": "2"}
     store(tmp_path, "glue_overhead.jsonl", line, {**line, "step_ms": 3.0})

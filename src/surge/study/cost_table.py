@@ -56,7 +56,8 @@ def accuracies(folder: Path) -> dict[tuple[str, str], dict[int, float]]:
 
 def section(folder: Path) -> str:
     """Return the table; cells without a measurement say *open*."""
-    steps = [step for step in speed_table.read(folder) if (step.batch, step.width) == (BATCH, 1)]
+    stored = speed_table.everything(folder)
+    steps = [step for step in stored if (step.batch, step.width) == (BATCH, 1)]
     known = accuracies(folder)
     lines = [
         "| row | captured, ms | / ReActNet | eager, ms | / ReActNet | captured, peak MB | "
@@ -77,34 +78,45 @@ def section(folder: Path) -> str:
 def _pair(
     steps: Sequence[Row], row: CostRow, mode: str, field: str, size: float, digits: int
 ) -> list[str]:
-    """Return a number and its share of ReActNet's."""
+    """Return a number and its share of ReActNet's, as far as both were timed with one version."""
     if row.form and mode == "captured":
         return ["-", "-"]
-    value, plain = (
-        _value(steps, network, variant, mode, field)
-        for network, variant in ((row.network, row.variant), (PLAIN, "plain"))
-    )
-    if value is None:
+    found = _values(steps, row.network, row.variant, mode, field)
+    if not found:
         return ["open", "open"]
-    return [f"{value / size:,.{digits}f}", f"{value / plain:.2f}" if plain else "open"]
+    plain = _values(steps, PLAIN, "plain", mode, field)
+    both = [commit for commit in found if commit in plain]
+    commit = both[-1] if both else list(found)[-1]
+    value = found[commit]
+    return [f"{value / size:,.{digits}f}", f"{value / plain[commit]:.2f}" if both else "-"]
 
 
-def _value(steps: Sequence[Row], network: str, variant: str, mode: str, field: str) -> float | None:
+def _values(
+    steps: Sequence[Row], network: str, variant: str, mode: str, field: str
+) -> dict[str | None, float]:
+    """Return commit: what was measured with it, the newest last."""
+    found: dict[str | None, float] = {}
     for step in steps:
-        if (step.network, step.variant, step.mode) == (network, variant, mode):
-            found: float | None = getattr(step, field)
-            return found
-    return None
+        value: float | None = getattr(step, field)
+        if (step.network, step.variant, step.mode) == (network, variant, mode) and value:
+            found.pop(step.commit, None)
+            found[step.commit] = value
+    return found
 
 
 def _compared(steps: Sequence[Row]) -> str:
-    """Say what SURGE costs beside every other row, as the paper does."""
+    """Say what the newest SURGE costs beside every other row of its version, as the paper does."""
     wanted = [("Bi-Real", "resnet18-224"), ("ReActNet", PLAIN), ("RBONN", "rbonn-224")]
     said = []
     for field, what in (("step_ms", "time"), ("peak_bytes", "memory")):
-        ours = _value(steps, PLAIN, "surge", "captured", field)
-        others = [(name, _value(steps, of, "plain", "captured", field)) for name, of in wanted]
-        shares = [f"{ours / other:.2f} {name}" for name, other in others if ours and other]
+        ours = _values(steps, PLAIN, "surge", "captured", field)
+        if not ours:
+            continue
+        commit, value = list(ours.items())[-1]
+        others = [
+            (n, _values(steps, of, "plain", "captured", field).get(commit)) for n, of in wanted
+        ]
+        shares = [f"{value / other:.2f} {name}" for name, other in others if other]
         if shares:
             said.append(f"{what} {', '.join(shares)}")
     return f"A captured step with SURGE, in times that of: {'; '.join(said)}.\n" if said else ""

@@ -41,8 +41,15 @@ def align_section(folder: Path) -> str:
         return "Nothing is stored yet.\n"
     head = ("row", "weight", "seed", "epochs", "metric", "last", "best")
     rows = [
-        (row, f"{weight:g}", seed, line["epochs"], line["metric"])
-        + (f"{line['last']:.2f}", f"{line['best']:.2f}")
+        (
+            row,
+            f"{weight:g}",
+            seed,
+            line["epochs"],
+            line["metric"],
+            f"{line['last']:.2f}",
+            f"{line['best']:.2f}",
+        )
         for (row, weight, seed), line in sorted(lines.items())
     ]
     return _table(head, rows, words=1)
