@@ -136,12 +136,6 @@ def test_float_row_has_no_surge():
         with_surge(get_recipe("digits-cnn-float"))
 
 
-def test_recipe_cannot_leave_the_auxiliary_weights_to_nobody():
-    recipe = get_recipe("digits-cnn-recu-surge")
-    with pytest.raises(ConfigError, match="learn_bias_"):
-        replace(recipe, surge=replace(recipe.surge, objective="bias"))
-
-
 def test_overrides_reach_their_part_of_the_recipe():
     base = get_recipe("cifar10-resnet20-recu-surge")
     changes = {"epochs": 3, "held_out": True, "limit": 64, "eta": 0.5, "precision": "fp32"}

@@ -43,6 +43,9 @@ class PathOptions:
     """Rank of the low-rank auxiliary weight."""
     objective: Literal["follow", "bias", "frozen"] = "follow"
     """Train W_a by its own gradient, or (``learn_bias_``) to predict the missing one, or never."""
+    signed: bool = False
+    """Give every scale the sign that a smooth network asks for, and at most its dose: whoever
+    trains calls ``calibrate_`` every hundred steps or so, as ``surge train`` does."""
     every: int = 1
     """Train W_a in every so many-th step only; g_a is injected in all. DistributedDataParallel
     then needs ``find_unused_parameters=True``."""
@@ -123,12 +126,20 @@ def _check_together(options: PathOptions) -> None:
             'objective="bias" trains one weight to predict what is missing at the tensor that '
             f"enters sign; it does not combine with {', '.join(others)}."
         )
-    if options.fixed_scale is not None and _changed(options, "decay", "reading"):
-        raise ConfigError("fixed_scale= never changes, so decay= and reading= do not apply to it.")
+    if options.fixed_scale is not None and _changed(options, "decay", "reading", "signed"):
+        raise ConfigError(
+            "fixed_scale= never changes, so decay=, reading= and signed= do not apply to it."
+        )
+    others = _changed(options, "aux_input", "noise")
+    if options.signed and others:
+        raise ConfigError(
+            "signed= compares g_a with a smooth network at the tensor that enters sign; it does "
+            f"not combine with {', '.join(others)}."
+        )
     others = _changed(
         options,
         *("scope", "aux_input", "reading", "dose"),
-        *("weight_side", "noise", "fixed_scale", "arithmetic"),
+        *("weight_side", "noise", "fixed_scale", "arithmetic", "signed"),
     )
     if options.auxiliary == "leaky_tail" and others:
         raise ConfigError(f'auxiliary="leaky_tail" does not combine with {", ".join(others)}.')

@@ -208,14 +208,9 @@ class Recipe:
         return f"{self.table}-{self.row}"
 
     def __post_init__(self) -> None:
-        """A float model has nothing to compensate, and W_a must be trained by somebody."""
+        """A float model has nothing to compensate."""
         if self.surge is not None and self.method is None:
             raise ConfigError(f"{self.row}: a float model has no binary layer for SURGE.")
-        if self.surge is not None and self.surge.objective == "bias":
-            raise ConfigError(
-                f'{self.row}: objective="bias" is for a loop of your own that calls learn_bias_ of '
-                'surge.compensation.reference; a recipe can have "follow" or "frozen".'
-            )
 
 
 def with_surge(recipe: Recipe, variant: str = "", paper: float | None = None) -> Recipe:

@@ -29,6 +29,8 @@ VARIANTS: dict[str, PathOptions] = {
     "noise": PathOptions(noise=True),
     "align": PathOptions(align=1.0),
     "frozen": PathOptions(objective="frozen"),
+    "bias": PathOptions(objective="bias"),
+    "signed": PathOptions(signed=True),
     "fourth": PathOptions(every=4),
     "half": PathOptions(share=0.5),
     "salient": PathOptions(share=0.5, chosen="saliency"),

@@ -18,6 +18,7 @@ from surge.train.build import Parts, Sets, build_parts, make_loaders, set_learni
 from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
 from surge.train.dose import DoseMeter, mean_dose
+from surge.train.guide import make_guide
 from surge.train.mode import choose_mode
 from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.options import LoopOptions, Outcome
@@ -104,6 +105,7 @@ class Trainer:
         if self.parts.compensation is not None and self.world.leads and measurable:
             self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
         self.recorder = make_recorder(self, synced=synced)
+        self.guide = make_guide(self)
         self.epoch, self.seconds, self.rate = 0, 0.0, 0.0
         self.noted: dict[str, Any] | None = None
         self.begun, self.over_since = 0.0, math.inf
@@ -182,6 +184,8 @@ class Trainer:
         first = self._steps_before()
         for number, part, numbers in self.steps(done):
             self.step(part, *numbers)
+            if self.guide is not None:
+                self.guide.after_step(number, part)
             if is_tested_midway(self.recipe.train, number + 1, len(self.train_loader)):
                 self._judge()
                 self.parts.model.train()

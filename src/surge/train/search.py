@@ -73,9 +73,11 @@ def _search_epoch(trainer: "Trainer", give_up: float) -> str | None:
     trainer.begin_epoch()
     done = midway.take_up(trainer, BitWatch(model), trainer.noted) if trainer.noted else 0
     trainer.noted = None
-    for count, (_, part, numbers) in enumerate(trainer.steps(done), start=done + 1):
+    for count, (number, part, numbers) in enumerate(trainer.steps(done), start=done + 1):
         with Sentinel(model) as sentinel:
             trainer.train_step(part, *numbers)
+        if trainer.guide is not None:
+            trainer.guide.after_step(number, part)
         found = sentinel.found or first_bad_gradient(model) or first_bad_state(model)
         if found is not None:
             return f"{found} (epoch {trainer.epoch}, step {count})"
