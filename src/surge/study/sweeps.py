@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 KEYS = tuple(SWEPT.values())
 AGS, WITHOUT = "adaptive scale", "without SURGE"
 TITLES = {"eta": "The share eta", "fixed_scale": "A fixed scale"}
+BROKEN = 15.0
+"""Points below the best run from where on a run has broken down."""
 
 Where = tuple[str, str, int]
 """A row without its number, what it was tested on, its epochs."""
@@ -156,7 +158,30 @@ def _paint(axes: Axes, made: Sequence[Mapping[str, Any]], key: str) -> None:
             axes.axhline(float(np.mean(held)), label=series, **look)
     axes.set_xscale("log")
     axes.set(xlabel=key.replace("_", " "), ylabel="%")
+    _look_at_the_top(axes, [(row[key], row["value"]) for row in own], [r["value"] for r in made])
     axes.legend(fontsize=7.5, loc="best")
+
+
+def _look_at_the_top(
+    axes: Axes, points: Sequence[tuple[float, float]], values: Sequence[float]
+) -> None:
+    """Name runs that broke down at the lower edge: on one scale with them no other differ."""
+    kept = [value for value in values if value > max(values) - BROKEN]
+    fallen = [(x, value) for x, value in points if value not in kept]
+    if not fallen:
+        return
+    margin = 0.15 * max(max(kept) - min(kept), 1.0)
+    axes.set_ylim(min(kept) - 2 * margin, max(kept) + margin)
+    for place, x in enumerate(sorted({x for x, _ in fallen})):
+        lost = ", ".join(f"{value:.1f}" for at, value in fallen if at == x)
+        axes.annotate(
+            f"\N{DOWNWARDS ARROW} {lost}",
+            (x, 0.03 + 0.07 * (place % 2)),
+            xycoords=("data", "axes fraction"),
+            ha="center",
+            fontsize=7.5,
+            color=COLOURS["blue"],
+        )
 
 
 def write(results: Sequence[Result], folder: Path) -> list[Path]:
