@@ -105,7 +105,7 @@ def test_picture_has_a_panel_per_row_on_a_logarithmic_axis():
 
 def test_runs_that_broke_down_are_named_and_leave_the_scale_to_the_others():
     (axes,) = sweeps.draw(sweeps.rows(stored(), "fixed_scale"), "fixed_scale").axes
-    assert [text.get_text() for text in axes.texts[-1:]] == ["↓ 65.0, 66.0"]
+    assert "↓ 65.0, 66.0" in [text.get_text() for text in axes.texts]
     low, high = axes.get_ylim()
     assert 66.0 < low < 75.0 and high > 82.0
     (axes,) = sweeps.draw(sweeps.rows(stored(), "eta"), "eta").axes
