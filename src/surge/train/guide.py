@@ -1,9 +1,9 @@
 """What a smooth network tells an auxiliary path during a run: a sign, or what is missing.
 
 Between steps, and in eager mode, the gradient of one batch (of its first part, where gradients are
-accumulated) is compared with that of the same
-network with tanh in the place of every sign (:mod:`surge.compensation.reference`). A captured step
-reads what comes out of that at its next replay.
+accumulated) is compared with that of the same network with tanh in the place of every sign, see
+:mod:`surge.compensation.reference`. A captured step reads what comes out of that at its next
+replay.
 """
 
 from __future__ import annotations
