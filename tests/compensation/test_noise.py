@@ -166,7 +166,7 @@ def test_only_the_noise_control_has_a_source():
     assert not any("source" in name for name in net.state_dict())
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_noise_is_the_eager_noise(backend):
     x = CASES["conv2d"].batch()
     eager, layer = noisy(), noisy()

@@ -4,6 +4,7 @@ A backward that the compiler drops leaves the forward intact: only gradients can
 """
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -156,13 +157,13 @@ class Side(nn.Module):
         return torch.stack([layer(x) for layer, x in pairs])
 
 
-@pytest.fixture(scope="module")
-def side_by_side():
-    """Gradients of all methods, eager and compiled; one graph, since a compiler starts slowly."""
+@cache
+def side_by_side(methods):
+    """Gradients of methods, eager and compiled; one graph, since a compiler starts slowly."""
     torch._dynamo.reset()
-    net = Side(COMPENSABLE)
+    net = Side(methods)
     other = twin(net)
-    x = torch.randn(len(COMPENSABLE), 4, 8, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(len(methods), 4, 8, generator=torch.Generator().manual_seed(2))
     found = []
     for model, call in ((net, None), (other, torch.compile(other, fullgraph=True))):
         seen = observe(model, x, call)
@@ -172,13 +173,18 @@ def side_by_side():
     return found
 
 
-@all_methods
-def test_inductor_gradients_equal_eager_ones(side_by_side, method):
-    place = COMPENSABLE.index(method)
+@pytest.mark.parametrize(
+    ("method", "among"),
+    [(method, REPRESENTATIVES) for method in REPRESENTATIVES]
+    + [pytest.param(m, COMPENSABLE, marks=pytest.mark.slow) for m in COMPENSABLE],
+)
+def test_inductor_gradients_equal_eager_ones(method, among):
+    """Of all methods on a GPU, and here if asked for: a compiler takes seconds for each."""
+    place = among.index(method)
     expected, actual = (
         {name: t for name, t in seen.items() if name.startswith(f"layers.{method}.")}
         | {name: seen[name][place] for name in ("output", "input")}
-        for seen in side_by_side
+        for seen in side_by_side(tuple(among))
     )
     assert {f"layers.{method}.{p}" for p in ("weight", "auxiliary.weight", *PROBES)} <= set(actual)
     assert_all_close(actual, expected, rtol=1e-4, atol=1e-5)

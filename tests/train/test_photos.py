@@ -113,7 +113,7 @@ def test_files_and_squares_train_through_the_loop(tmp_path, stored_side):
     assert [r["train_loss"] for r in rows] == [r["train_loss"] for r in again]
 
 
-@pytest.mark.parametrize("stored_side", [None, 40])
+@pytest.mark.parametrize("stored_side", [40, pytest.param(None, marks=pytest.mark.slow)])
 def test_compiled_step_gives_the_eager_losses(tmp_path, monkeypatch, stored_side):
     recipe = small("imagenet-onestage-bireal", stored=stored_side)
     make_tree(tmp_path / "tree", train=4, size=(40, 40))
