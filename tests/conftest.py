@@ -71,15 +71,7 @@ def pytest_configure(config):
         config.pluginmanager.register(SkipRule(), "surge-skip-rule")
 
 
-UNMEASURED = ("tests/contract/", "tests/methods/", "compile", "inductor", "onnx", "openvino")
-"""Tests whose coverage is not measured, by words in their names: tracing makes compilers, and many
-small tests, half as slow again, and what they run other tests run, too."""
-
-
 def pytest_collection_modifyitems(items):
-    for item in items:
-        if any(word in item.nodeid for word in UNMEASURED):
-            item.add_marker(pytest.mark.no_cover)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("gpu"):
