@@ -22,7 +22,7 @@ from torch import Tensor
 from surge.compensation.noise import normal
 from surge.functional import operator
 from surge.layers.eight_bits import transposed_linear
-from surge.layers.product import input_gradient, transposed, transposed_factors
+from surge.layers.product import transposed, transposed_factors
 
 
 def refuse_double_backward() -> None:
@@ -114,19 +114,16 @@ def _inject_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if gain is not None:
         weight = gain * (weight - centre)
     needs = (ctx.needs_input_grad[1], ctx.needs_input_grad[3])
-    to_weight, to_right = None, None
+    x = ctx.sizes if saved is None else saved
+    to_right = None
     if right is not None:
-        x = ctx.sizes if saved is None else saved
         g_a, to_weight, to_right = transposed_factors(
             grad, x, weight, right, ctx.convolution, ctx.groups, needs
         )
     elif ctx.in_fp8 and not ctx.convolution:
         g_a, to_weight = transposed_linear(grad, saved, weight, needs)
-    elif saved is None:
-        parts = (grad, ctx.sizes, weight, ctx.convolution, ctx.groups)
-        g_a = input_gradient(*parts) if needs[0] else None
     else:
-        g_a, to_weight = transposed(grad, saved, weight, ctx.convolution, ctx.groups, needs)
+        g_a, to_weight = transposed(grad, x, weight, ctx.convolution, ctx.groups, needs)
     to_input, norm = None, None
     if g_a is not None:
         if weighting is not None:

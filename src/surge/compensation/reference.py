@@ -21,7 +21,7 @@ from surge.compensation.scaler import summed_over_ranks
 from surge.errors import ConfigError
 from surge.layers.base import BinaryLayer
 from surge.layers.hooks import binary_layers
-from surge.layers.product import transposed
+from surge.layers.product import input_gradient, transposed
 
 Loss = Callable[[], Tensor]
 """Runs the model on a batch and returns its loss; called twice."""
@@ -133,10 +133,7 @@ def _auxiliary_gradient(
 ) -> Tensor:
     weight = path.effective_weight(layer).detach()
     *convolution, groups = path.arguments(layer)
-    found, _ = transposed(
-        output, z, weight, convolution if convolution[0] else (), groups, (True, False)
-    )
-    assert found is not None
+    found = input_gradient(output, z.shape, weight, convolution if convolution[0] else (), groups)
     weighting = path.weighting(layer, z)
     return found if weighting is None else found * weighting.to(found.dtype)
 

@@ -59,7 +59,7 @@ def input_gradient(
 
 def transposed(
     grad: Tensor,
-    x: Tensor,
+    x: Tensor | torch.Size,
     weight: Tensor,
     convolution: Sequence[Sequence[int]],
     groups: int,
@@ -67,8 +67,12 @@ def transposed(
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return (W^T G, x * G) of a convolution, or of a linear map if ``convolution`` is empty.
 
-    Both are computed in the gradient's dtype, as the main path does under autocast.
+    Both are computed in the gradient's dtype, as the main path does under autocast. Where the
+    weight does not learn, ``x`` may be its sizes.
     """
+    if not isinstance(x, Tensor):
+        found = input_gradient(grad, x, weight, convolution, groups) if needs[0] else None
+        return found, None
     x, weight = x.to(grad.dtype), weight.to(grad.dtype)
     if not convolution:
         to_input = grad @ weight if needs[0] else None
@@ -116,8 +120,7 @@ def transposed_factors(
     """Do what :func:`transposed` does for ``W = left @ right``, without making W or its gradient.
 
     A product with few rows or columns takes the place of each large one. In every group ``right``
-    comes first, with the layer's geometry, then that group's part of ``left`` at each place. Where
-    no weight learns, ``x`` may be its sizes.
+    comes first, with the layer's geometry, then that group's part of ``left`` at each place.
     """
     dims = right.dim() - 2 if convolution else 0
     outer = ([1] * dims, [0] * dims, [1] * dims) if convolution else ()
