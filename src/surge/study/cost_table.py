@@ -7,7 +7,7 @@ is to be held against is ReActNet's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from surge.study import results, speed_table
@@ -81,42 +81,34 @@ def _pair(
     """Return a number and its share of ReActNet's, as far as both were timed with one version."""
     if row.form and mode == "captured":
         return ["-", "-"]
-    found = _values(steps, row.network, row.variant, mode, field)
-    if not found:
+    mine = [step for step in steps if _is(step, row.network, row.variant, mode)]
+    mine = [step for step in mine if getattr(step, field)]
+    if not mine:
         return ["open", "open"]
-    plain = _values(steps, PLAIN, "plain", mode, field)
-    both = [commit for commit in found if commit in plain]
-    commit = both[-1] if both else list(found)[-1]
-    value = found[commit]
-    return [f"{value / size:,.{digits}f}", f"{value / plain[commit]:.2f}" if both else "-"]
+    for step in reversed(mine):  # the newest that can be compared
+        plain = speed_table.partner(replace(step, network=PLAIN), steps, "plain", mode)
+        if plain is not None and getattr(plain, field):
+            value = getattr(step, field)
+            return [f"{value / size:,.{digits}f}", f"{value / getattr(plain, field):.2f}"]
+    return [f"{getattr(mine[-1], field) / size:,.{digits}f}", "-"]
 
 
-def _values(
-    steps: Sequence[Row], network: str, variant: str, mode: str, field: str
-) -> dict[str | None, float]:
-    """Return commit: what was measured with it, the newest last."""
-    found: dict[str | None, float] = {}
-    for step in steps:
-        value: float | None = getattr(step, field)
-        if (step.network, step.variant, step.mode) == (network, variant, mode) and value:
-            found.pop(step.commit, None)
-            found[step.commit] = value
-    return found
+def _is(step: Row, network: str, variant: str, mode: str) -> bool:
+    return (step.network, step.variant, step.mode) == (network, variant, mode)
 
 
 def _compared(steps: Sequence[Row]) -> str:
     """Say what the newest SURGE costs beside every other row of its version, as the paper does."""
     wanted = [("Bi-Real", "resnet18-224"), ("ReActNet", PLAIN), ("RBONN", "rbonn-224")]
+    ours = [step for step in steps if _is(step, PLAIN, "surge", "captured")]
     said = []
     for field, what in (("step_ms", "time"), ("peak_bytes", "memory")):
-        ours = _values(steps, PLAIN, "surge", "captured", field)
-        if not ours:
-            continue
-        commit, value = list(ours.items())[-1]
-        others = [
-            (n, _values(steps, of, "plain", "captured", field).get(commit)) for n, of in wanted
-        ]
-        shares = [f"{value / other:.2f} {name}" for name, other in others if other]
+        shares = []
+        for name, network in wanted if ours else ():
+            beside = replace(ours[-1], network=network)
+            other = speed_table.partner(beside, steps, "plain", "captured")
+            if other is not None and getattr(other, field) and getattr(ours[-1], field):
+                shares.append(f"{getattr(ours[-1], field) / getattr(other, field):.2f} {name}")
         if shares:
             said.append(f"{what} {', '.join(shares)}")
     return f"A captured step with SURGE, in times that of: {'; '.join(said)}.\n" if said else ""

@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from surge.recipes import get_recipe
+from surge.study import results
+
 
 def overhead_section(folder: Path) -> str:
     """Return one row per task and arm that ``benchmarks/glue.py`` measured, the newest of each."""
@@ -31,26 +34,20 @@ def overhead_section(folder: Path) -> str:
 
 
 def align_section(folder: Path) -> str:
-    """Return one row per task and weight of the alignment loss, by its first metric."""
-    lines = {
-        (line["row"], float(line["overrides"]["align"]), line["seed"]): line
-        for line in reversed(_lines(folder / "glue.jsonl"))
-        if "align" in line["overrides"] and "held out" in line["data"]
+    """Return one row per task and weight of the alignment loss, on held-out sentences."""
+    found = {
+        (r.row, r.overrides["align"], r.seed): r  # the newest counts
+        for r in results.read(folder, "glue")
+        if "align" in r.overrides
+        and "held out" in r.data
+        and r.metric == get_recipe(r.recipe).metric
     }
-    if not lines:
+    if not found:
         return "Nothing is stored yet.\n"
     head = ("row", "weight", "seed", "epochs", "metric", "last", "best")
     rows = [
-        (
-            row,
-            f"{weight:g}",
-            seed,
-            line["epochs"],
-            line["metric"],
-            f"{line['last']:.2f}",
-            f"{line['best']:.2f}",
-        )
-        for (row, weight, seed), line in sorted(lines.items())
+        (row, f"{weight:g}", seed, r.epochs, r.metric, f"{r.last:.2f}", f"{r.best:.2f}")
+        for (row, weight, seed), r in sorted(found.items())
     ]
     return _table(head, rows, words=1)
 
