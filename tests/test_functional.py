@@ -1,6 +1,10 @@
 """Forward values to the bit, backward rules against NumPy, eager against compiled."""
 
 import math
+import os
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -327,3 +331,31 @@ def test_graphs_that_the_compiler_keeps_belong_to_one_version_of_the_code(tmp_pa
     assert functional.version_of(tmp_path) != before
     here = functional.version_of(Path(functional.__file__).parent)
     assert here in torch.compiler.config.cache_key_tag
+
+
+PROBE = """
+import torch
+from surge.functional import sign_clipped
+
+x = torch.tensor([0.5], requires_grad=True)
+torch.compile(lambda x: 3 * sign_clipped(x))(x).backward()
+print(float(x.grad))
+"""
+
+
+@pytest.mark.slow
+def test_a_rewritten_backward_is_not_taken_from_the_compilers_cache(tmp_path):
+    package = tmp_path / "surge"
+    shutil.copytree(Path(functional.__file__).parent, package)
+    places = {"PYTHONPATH": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+
+    def slope():
+        words = [sys.executable, "-c", PROBE]
+        return float(subprocess.check_output(words, env={**os.environ, **places}, text=True))
+
+    assert slope() == 3.0
+    file = package / "functional.py"
+    rule = "return grad * (x.abs() <= 1)"
+    assert file.read_text().count(rule) == 1
+    file.write_text(file.read_text().replace(rule, "return 7 * grad"))
+    assert slope() == 21.0
