@@ -93,13 +93,6 @@ def test_resume_is_bit_exact(tmp_path, row, optimizer):
     assert_same_tensors(weights(second), whole)
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_binary_weights_begin_as_those_of_the_plain_row(tmp_path, row):
-    plain = weights(make_trainer(tmp_path / "plain", small_recipe("cnn-recu")))
-    found = weights(make_trainer(tmp_path / "guided", small_recipe(row)))
-    assert_same_tensors({name: found[name] for name in plain}, plain)
-
-
 def test_sentences_have_no_smooth_network():
     recipe = get_recipe("glue-rte-bit-surge-signed")
     with pytest.raises(ConfigError, match="rte-bit-surge-signed: signed= .* classify images"):

@@ -165,7 +165,7 @@ def _paint(axes: Axes, made: Sequence[Mapping[str, Any]], key: str) -> None:
 def _look_at_the_top(
     axes: Axes, points: Sequence[tuple[float, float]], values: Sequence[float]
 ) -> None:
-    """Name runs that broke down at the lower edge: on one scale with them no other differ."""
+    """Name runs that broke down at the lower edge: on their scale all others look alike."""
     kept = [value for value in values if value > max(values) - BROKEN]
     fallen = [(x, value) for x, value in points if value not in kept]
     if not fallen:

@@ -52,7 +52,7 @@ class Guide:
         compensation = trainer.parts.compensation
         assert compensation is not None
         size = -(-len(part) // trainer.recipe.train.accumulate)
-        first = part.part(0, min(size, len(part)))
+        first = part.part(0, size)
 
         def loss() -> Tensor:
             return trainer.train_step.compute(trainer.parts.model, first)[0]
