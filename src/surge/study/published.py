@@ -10,6 +10,7 @@ from pathlib import Path
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, list_recipes
 from surge.study import (
+    common_figure,
     cost_table,
     latency_table,
     loader_table,
@@ -64,6 +65,12 @@ def stored_table(table: str, folder: Path) -> str:
     return f"{text}\n{row_speed.facts(speeds)}" if speeds else text
 
 
+def common(folder: Path) -> str:
+    """Return the table of all methods, and what they say together."""
+    together = common_figure.summary(stored_rows(_unchanged(folder, "common")))
+    return stored_table("common", folder) + (f"\n{together}" if together else "")
+
+
 def _unchanged(folder: Path, table: str) -> list[Result]:
     kept = []
     for result in results.read(folder, table):
@@ -104,7 +111,8 @@ Section = Callable[[Path], str]
 PAGES: dict[str, dict[str, Section]] = {
     "README.md": {"cifar10": cifar10},
     "docs/results.md": {
-        name: partial(stored_table, name) for name in ("common", "imagenette", "voc", "glue")
+        "common": common,
+        **{name: partial(stored_table, name) for name in ("imagenette", "voc", "glue")},
     },
     "docs/glue.md": {
         "overhead": overhead_section,
@@ -138,3 +146,4 @@ def renew_all(root: Path) -> None:
         text = renewed(path.read_text(encoding="utf-8"), page, root / "results")
         path.write_text(text, encoding="utf-8")
     speed_figures.renew(root / "results", root / "docs")
+    common_figure.renew(stored_rows(_unchanged(root / "results", "common")), root / "docs")

@@ -39,16 +39,34 @@ def partner(row: Row, rows: Sequence[Row], variant: str, mode: str) -> Row | Non
     return next(reversed(list(alike)), None)
 
 
+def pair(row: Row, rows: Sequence[Row], variant: str, mode: str) -> tuple[Row, Row] | None:
+    """Return the newest step of this kind and one of another kind, measured with the same code."""
+    kinds = ("network", "variant", "mode", "batch", "width")
+    for own in reversed(rows):
+        if all(getattr(own, k) == getattr(row, k) for k in kinds):
+            other = partner(own, rows, variant, mode)
+            if other is not None:
+                return own, other
+    return None
+
+
 def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
     """Return the cells of a step, beside the plain step and the paper's form among ``rows``.
 
-    Only steps of one version of the code are compared: others were measured another time.
+    Only steps of one version of the code are compared, the newest that has both: others were
+    measured another time.
     """
-    plain = partner(row, rows, "plain", row.mode)
-    literal = partner(row, rows, *PAPER_FORM)
+    plain = pair(row, rows, "plain", row.mode)
+    literal = pair(row, rows, *PAPER_FORM)
 
-    def share(value: float | None, of: float | None, digits: int = 3) -> str:
-        return f"{value / of:.{digits}f}" if value and of else "-"
+    def ratio(found: tuple[Row, Row] | None, field: str) -> float | None:
+        own, other = (getattr(r, field) for r in found) if found else (None, None)
+        return own / other if own and other else None
+
+    def cell(value: float | None, digits: int = 3) -> str:
+        return "-" if value is None else f"{value:.{digits}f}"
+
+    slower = ratio(literal, "step_ms")
 
     return {
         "variant": row.variant,
@@ -57,13 +75,13 @@ def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
         "width": str(row.width),
         "ms": f"{row.step_ms:.2f}",
         "images/s": f"{row.images_per_s:,.0f}",
-        "time / plain": share(row.step_ms, plain.step_ms if plain else None),
-        "literal / this": share(literal.step_ms if literal else None, row.step_ms, 2),
+        "time / plain": cell(ratio(plain, "step_ms")),
+        "literal / this": cell(1 / slower if slower else None, 2),
         "peak MB": "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e6:,.0f}",
-        "memory / plain": share(row.peak_bytes, plain.peak_bytes if plain else None),
+        "memory / plain": cell(ratio(plain, "peak_bytes")),
         "saved MB": f"{row.saved_bytes / 1e6:,.0f}",
         "GFLOP": f"{row.flops / 1e9:,.0f}",
-        "floor ms": "-" if row.floor_ms is None else f"{row.floor_ms:.2f}",
+        "floor ms": cell(row.floor_ms, 2),
     }
 
 
