@@ -36,8 +36,6 @@ def build(method, kind):
     torch.manual_seed(3)
     layer = make(method)
     surge.on_epoch(layer, 3, 10)
-    if method == "bonn":  # whose scale starts at 1
-        torch.nn.init.uniform_(layer.method.vector, 0.3, 0.8)
     return layer, torch.randn(8, 16, *space)
 
 

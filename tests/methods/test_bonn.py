@@ -157,10 +157,11 @@ def test_bonn_packed_weight_reproduces_the_layer(case):
     assert set(layer.method.state_dict()) == set(layer.method.dropped)  # its mean is the scale
 
 
-def test_bonn_vector_has_the_shape_of_a_filter_and_starts_at_one():
+def test_bonn_vector_has_the_shape_of_a_filter_and_starts_at_the_mean_magnitude():
     method = prepared("conv")[0].method
     assert method.vector.shape == (4, 3, 3)
-    assert BinaryLinear(6, 5, method="bonn").method.vector.eq(1).all()
+    layer = BinaryLinear(6, 5, method="bonn")
+    assert layer.method.vector.eq(layer.weight.abs().mean()).all()
 
 
 @pytest.mark.parametrize("options", [{"strength": -1.0}, {"variance": -0.1}])

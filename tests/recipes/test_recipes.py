@@ -55,6 +55,14 @@ def test_names_are_unique_and_tables_are_listed():
     assert all(name.startswith("digits-") for name in list_recipes("digits"))
 
 
+def test_common_rows_differ_in_their_method_alone():
+    shown = get_recipe("common-resnet20-recu")
+    for recipe in map(get_recipe, list_recipes("common")):
+        assert (recipe.train, recipe.data) == (shown.train, shown.data)
+        clamped = recipe.method.name != "rad"  # whose loss judges what is not clamped yet
+        assert recipe.model.options == ({} if clamped else {"activation": "none"})
+
+
 def test_recu_rows_are_what_the_authors_ran():
     for model in ("resnet20", "resnet18", "vggsmall"):
         train = get_recipe(f"cifar10-{model}-recu").train

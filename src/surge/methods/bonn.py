@@ -68,7 +68,7 @@ class BONN(Method):
             )
         self.strength, self.variance = strength, variance
         self.feature_strength = feature_strength
-        self.vector = nn.Parameter(torch.ones_like(weight[0]))
+        self.vector = nn.Parameter(weight.detach().abs().mean().expand_as(weight[0]).clone())
         shape = (geometry.out_features, *(1 for _ in per_filter(weight)))
         self.register_buffer("mode", weight.new_zeros(shape))
         self.register_buffer("width", weight.new_ones(shape))

@@ -49,26 +49,22 @@ def cifar10(folder: Path) -> str:
 
 
 def stored_table(table: str, folder: Path) -> str:
-    """Return what is stored of a table, by the metric that decides, and what its steps cost.
-
-    Rows of which only the speed is known are there too, their accuracies open.
-    """
-    stored, speeds = _unchanged(folder, table), row_speed.read(folder, table)
-    if not stored and not speeds:
-        return _facts(stored)
-    trained = stored_rows(stored)
-    known = {row.row for row in trained}
-    names = [f"{table}-{row}" for row in speeds if row not in known]
-    timed = [get_recipe(name) for name in names if name in list_recipes(table)]
-    rows = sorted((*trained, *make_rows(timed, [])), key=_place)
-    text = f"{markdown(rows, row_speed.columns(speeds))}\n{_facts(stored)}"
-    return f"{text}\n{row_speed.facts(speeds)}" if speeds else text
+    """Return what is stored of a table, by the metric that decides."""
+    stored = _unchanged(folder, table)
+    rows = sorted(stored_rows(stored), key=_place)
+    return f"{markdown(rows)}\n{_facts(stored)}" if stored else _facts(stored)
 
 
 def common(folder: Path) -> str:
-    """Return the table of all methods, and what they say together."""
-    together = common_figure.summary(stored_rows(_unchanged(folder, "common")))
-    return stored_table("common", folder) + (f"\n{together}" if together else "")
+    """Return the table of all methods, what their steps cost, and what they say together.
+
+    Every row of the table is there, open where nothing is stored.
+    """
+    stored, speeds = _unchanged(folder, "common"), row_speed.read(folder)
+    rows = make_rows([get_recipe(name) for name in list_recipes("common")], stored)
+    parts = [markdown(sorted(rows, key=_place), row_speed.columns(speeds)), _facts(stored)]
+    parts += [part for part in (row_speed.facts(speeds), common_figure.summary(rows)) if part]
+    return "\n".join(parts)
 
 
 def _unchanged(folder: Path, table: str) -> list[Result]:
