@@ -33,13 +33,13 @@ def softmax_rule(temperature):
     return rule
 
 
-@pytest.mark.parametrize("epoch", [None, 0, 60, 89])
+@pytest.mark.parametrize("epoch", [None, 0, 220, 240])
 @pytest.mark.parametrize("case", CASES)
 def test_slb_equals_numpy_while_searching(case, epoch):
     layer, x = make(case, "slb", {"factor": 1.01})
     if epoch is not None:
-        layer.method.on_epoch(epoch, 100)
-    temperature = 1.01 ** max(0, (epoch or 0) - 40)
+        layer.method.on_epoch(epoch, 500)
+    temperature = 1.01 ** max(0, (epoch or 0) - 200)
     y, input_grad, grad = run(layer, x)
     expected = compute(
         layer,
@@ -93,6 +93,15 @@ def test_slb_schedule_at_named_epochs(start, epoch, temperature, discrete):
     assert bool(layer.method.discrete) is discrete
 
 
+def test_slb_ends_as_hard_after_a_short_run_as_after_a_long_one():
+    method = BinaryLinear(4, 2, method="slb").method
+    ends = []
+    for epochs in (60, 500):
+        method.on_epoch(int(0.9 * epochs), epochs)
+        ends.append(method.temperature.item())
+    assert ends == pytest.approx([1.03**250] * 2, rel=1e-4)
+
+
 def test_slb_latent_learns_as_the_pair_of_logits_does():
     """SGD with momentum and weight decay on L is that on (A+, A-), step by step."""
     torch.manual_seed(1)
@@ -103,7 +112,7 @@ def test_slb_latent_learns_as_the_pair_of_logits_does():
     settings = {"lr": 0.3, "momentum": 0.9, "weight_decay": 0.01}
     optimizers = [torch.optim.SGD(p, **settings) for p in ([pair], layer.parameters())]
     for step in range(20):
-        layer.method.on_epoch(min(step, 17), 20)
+        layer.method.on_epoch(195 + step, 500)
         temperature = float(layer.method.temperature)
         x, target = torch.randn(7, 6).double(), torch.randn(7, 5).double()
         for optimizer in optimizers:

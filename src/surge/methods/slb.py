@@ -9,14 +9,16 @@ from surge import functional
 from surge.errors import ConfigError
 from surge.method import Geometry, Method, register_method
 
+AUTHORS_EPOCHS = 500
 
-def temperature_at(epoch: int, first: float, last: float, factor: float) -> float:
-    """Return T in ``epoch``: 1 up to ``first``, then ``factor`` times more each, up to ``last``.
 
-    >>> [round(temperature_at(e, 200, 450, 1.03), 2) for e in (0, 200, 300, 450, 499)]
+def temperature_at(progress: float, start: float, end: float, factor: float) -> float:
+    """Return T: 1 up to ``start``, then ``factor`` times more each epoch of 500, up to ``end``.
+
+    >>> [round(temperature_at(e / 500, 0.4, 0.9, 1.03), 2) for e in (0, 200, 300, 450, 499)]
     [1.0, 1.0, 19.22, 1619.22, 1619.22]
     """
-    return float(factor ** max(0.0, min(epoch, last) - first))
+    return float(factor ** (AUTHORS_EPOCHS * max(0.0, min(progress, end) - start)))
 
 
 @register_method("slb", bits=(1, 1), reference="Yang et al., NeurIPS 2020, arXiv:2009.08695")
@@ -29,8 +31,9 @@ class SLB(Method):
               from ``end``:  w_b = sign(L), the more likely value; L gets no gradient any more
               inference:     w_b = sign(L), gradient as in training
     Inputs    x_b = sign(x)      gradient passes where abs(x) <= 1, else 0
-    Schedule  T = 1 up to epoch ``start`` E, times ``factor`` every epoch up to ``end`` E
-    Paper vs here: the two logits act through their difference alone, and in these orthonormal
+    Schedule  T = 1 up to epoch ``start`` E, times ``factor`` every E / 500 epochs up to ``end`` E
+    Paper vs here: the authors train for E = 500 epochs; a shorter run reaches their last T, too,
+    else its weights would still be far from -1 and +1 when the choice is made. The two logits act through their difference alone, and in these orthonormal
     coordinates a step of SGD on L is the step on the pair, momentum and weight decay included (not
     so for Adam): no parameter more than a float layer has, and float checkpoints load. He-normal
     logits (fan-out) are an L drawn alike; the layer's own initialiser decides. The paper's state
@@ -73,9 +76,8 @@ class SLB(Method):
 
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """Raise the temperature; near the end only the more likely value is left."""
-        first, last = (share * epochs for share in self.span)
-        self.temperature.fill_(temperature_at(epoch, first, last, self.factor))
-        self.discrete.fill_(epoch >= last)
+        self.temperature.fill_(temperature_at(epoch / epochs, *self.span, self.factor))
+        self.discrete.fill_(epoch >= self.span[1] * epochs)
 
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the more likely values, in training too."""
