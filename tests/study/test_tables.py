@@ -23,6 +23,16 @@ def paired(plain, surged, **fields):
     ]
 
 
+def test_a_seed_in_several_precisions_is_one_pair():
+    stored = [
+        result(row, 0, last, precision=precision)
+        for precision, shift in (("bf16", 0.1), ("fp32", 0.3))
+        for row, last in ((PLAIN, 87.0), (SURGE, 87.0 + shift))
+    ]
+    (surged,) = rows_of(SURGE, results=stored)
+    assert (surged.difference.n, surged.difference.mean) == (1, pytest.approx(0.3))
+
+
 def test_difference_is_paired_and_has_its_interval():
     """Differences 0.5, 0.1, 0.3: mean 0.3, std 0.2, half width 4.3027 * 0.2 / sqrt(3) = 0.4968."""
     stored = paired([87.0, 87.4, 87.2], [87.5, 87.5, 87.5])

@@ -33,11 +33,12 @@ class SLB(Method):
     Inputs    x_b = sign(x)      gradient passes where abs(x) <= 1, else 0
     Schedule  T = 1 up to epoch ``start`` E, times ``factor`` every E / 500 epochs up to ``end`` E
     Paper vs here: the authors train for E = 500 epochs; a shorter run reaches their last T, too,
-    else its weights would still be far from -1 and +1 when the choice is made. The two logits act through their difference alone, and in these orthonormal
-    coordinates a step of SGD on L is the step on the pair, momentum and weight decay included (not
-    so for Adam): no parameter more than a float layer has, and float checkpoints load. He-normal
-    logits (fan-out) are an L drawn alike; the layer's own initialiser decides. The paper's state
-    BatchNorm is re-estimated with the discrete weights before every test (there: once T grows).
+    else its weights would still be far from -1 and +1 when the choice is made. The two logits act
+    through their difference alone, and in these orthonormal coordinates a step of SGD on L is the
+    step on the pair, momentum and weight decay included (not so for Adam): no parameter more than
+    a float layer has, and float checkpoints load. He-normal logits (fan-out) are an L drawn alike;
+    the layer's own initialiser decides. The paper's state BatchNorm is re-estimated with the
+    discrete weights before every test (there: once T grows).
     """
 
     recalibrates_norms = True

@@ -150,7 +150,7 @@ def best_eta(table: str, row: str, claimed: float) -> Callable[[Stored], Measure
 
 
 def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], Measured]:
-    """Compare fixed scales above a value with the adaptive one; the worst decides."""
+    """Compare fixed scales above a value with the adaptive one; the largest decides."""
 
     def measure(stored: Stored) -> Measured:
         curve, where = _curve(stored, table, row, "fixed_scale")
@@ -159,10 +159,10 @@ def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], 
         if not large or not adaptive:
             return Measured("no run with a large fixed scale is stored", OPEN)
         falls = {scale: _mean(seeds) - _mean(adaptive) for scale, seeds in large.items()}
-        worst = min(falls, key=lambda scale: falls[scale])
+        largest = max(large)  # named before looking: the worst of several would flatter the claim
         shown = ", ".join(f"{scale:g}: {fall:+.2f}" for scale, fall in sorted(falls.items()))
-        found = _difference_of(large[worst], adaptive, claimed=-1)
-        words = f"minus AGS, {shown} ({where}); at {worst:g}: {found.words}"
+        found = _difference_of(large[largest], adaptive, claimed=-1)
+        words = f"minus AGS, {shown} ({where}); at {largest:g}: {found.words}"
         return Measured(words, found.verdict)
 
     return measure

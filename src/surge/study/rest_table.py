@@ -9,8 +9,9 @@ def section(folder: Path) -> str:
     path = folder / "rest.jsonl"
     lines = ["| network | file | bytes | top-1 | same class as the first |"]
     lines.append("| --- | --- | ---: | ---: | ---: |")
-    for text in path.read_text().splitlines() if path.exists() else []:
-        row = json.loads(text)
+    stored = path.read_text().splitlines() if path.exists() else []
+    newest = {(row["recipe"], row["file"]): row for row in map(json.loads, stored)}
+    for row in newest.values():
         cells = (row["recipe"], row["file"], f"{row['bytes']:,}", f"{row['top1']:.2f}")
         lines.append(f"| {' | '.join(cells)} | {row['same']:.1f} % |")
     return "\n".join(lines) + "\n"

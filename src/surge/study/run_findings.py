@@ -63,28 +63,6 @@ class Network:
 
         return measure
 
-    def near_optimum(self, stored: Stored) -> Measured:
-        """The share of layers and epochs where AGS's scale brings the gradient closer to g*."""
-        shares = []
-        for run in self.runs(stored, "-surge"):
-            helped = [
-                layer["cosine_total"] > layer["cosine_main"]
-                for record in run.records
-                for layer in record.get("theorem", {}).values()
-                if None not in (layer["cosine_total"], layer["cosine_main"])
-            ]
-            if helped:
-                shares.append(100 * sum(helped) / len(helped))
-        if len(shares) < 3:
-            return too_few(shares, "closer to g* in {:.0f} % of layers and epochs")
-        found = estimate(shares)
-        low, high = found.interval
-        words = (
-            f"closer to g* in {found.mean:.0f} % [{low:.0f}, {high:.0f}] of layers and epochs, "
-            f"n = {found.n} runs; chance is 50 %"
-        )
-        return Measured(words, REPRODUCED if low > 50 else OPPOSITE if high < 50 else NOT)
-
 
 def too_few(values: list[float], form: str) -> Measured:
     """Say what one or two runs gave: no interval, no verdict."""
@@ -92,6 +70,17 @@ def too_few(values: list[float], form: str) -> Measured:
         return Measured("nothing stored yet", OPEN)
     mean = form.format(sum(values) / len(values))
     return Measured(f"{mean} ({len(values)} run{'s' * (len(values) > 1)}: too few)", OPEN)
+
+
+def closer(run: StoredRun) -> float | None:
+    """Return the share of layers and records whose whole gradient is closer to g* than g_b is."""
+    helped = [
+        layer["cosine_total"] > layer["cosine_main"]
+        for record in run.records
+        for layer in record.get("theorem", {}).values()
+        if None not in (layer["cosine_total"], layer["cosine_main"])
+    ]
+    return 100 * sum(helped) / len(helped) if helped else None
 
 
 def near_zero(run: StoredRun) -> float | None:

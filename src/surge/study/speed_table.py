@@ -89,12 +89,8 @@ def over_plain(rows: Sequence[Row], network: str) -> dict[tuple[str, str], float
     """Return (variant, mode) of a network: its time over the plain step's in that mode."""
     wanted = (PAPER_FORM, ("surge", "captured"), ("tied", "captured"))
     found = {(r.variant, r.mode): r for r in newest(own_kind(rows, network))}
-    with_plain = (
-        (kind, found[kind], partner(found[kind], rows, "plain", kind[1]))
-        for kind in wanted
-        if kind in found
-    )
-    return {kind: row.step_ms / plain.step_ms for kind, row, plain in with_plain if plain}
+    pairs = {kind: pair(found[kind], rows, "plain", kind[1]) for kind in wanted if kind in found}
+    return {kind: held[0].step_ms / held[1].step_ms for kind, held in pairs.items() if held}
 
 
 def section(folder: Path) -> str:

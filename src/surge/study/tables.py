@@ -96,10 +96,15 @@ def _paper(result: Result) -> float | None:
 def _make_row(kind: Kind, paper: float | None, results: Sequence[Result]) -> TableRow:
     mine = kind.among(results)
     theirs = kind.base.among(results) if kind.base else []
-    # The newest run of a seed counts; a pair has the same arithmetic.
+    # The newest run of a seed counts; a pair has the same arithmetic, and a seed is one pair.
     seeds = {r.seed: r for r in mine}
-    ours, others = ({(r.seed, r.precision): r.last for r in held} for held in (mine, theirs))
-    pairs = [ours[key] - others[key] for key in sorted(ours.keys() & others.keys())]
+    others = {(r.seed, r.precision): r.last for r in theirs}
+    paired = {
+        r.seed: r.last - others[r.seed, r.precision]
+        for r in mine
+        if (r.seed, r.precision) in others
+    }
+    pairs = [paired[seed] for seed in sorted(paired)]
     return TableRow(
         row=kind.row,
         epochs=kind.epochs,
