@@ -58,7 +58,7 @@ def summary(rows: Sequence[TableRow]) -> str:
     low, high = over.interval
     return (
         f"SURGE minus base over {over.n} methods, each counted once: {over.mean:+.2f} points, 95 % "
-        f"interval [{low:+.2f}, {high:+.2f}].\n\n"
+        f"interval over methods, not over seeds, [{low:+.2f}, {high:+.2f}].\n\n"
         f"![Accuracy of every method with and without SURGE, and the difference]({PICTURE})\n"
     )
 

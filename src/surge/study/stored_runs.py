@@ -6,6 +6,7 @@ A stored run is a run folder without its checkpoints; ``results/runs`` holds som
 from __future__ import annotations
 
 import math
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from surge.train.recorder import read_records
 from surge.train.run import CONFIG, RunFolder
 
 Arrays = Mapping[str, NDArray[Any]]
-KEPT = (CONFIG, "env.json", "metrics.jsonl", "probe.jsonl", "summary.txt")
+TOLD = (CONFIG, "env.json")
+"""Files that name places of the machine they were written on."""
+KEPT = (*TOLD, "metrics.jsonl", "probe.jsonl", "summary.txt")
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,17 +115,29 @@ def open_run(path: Path) -> StoredRun:
 def store(path: Path, where: Path) -> Path:
     """Copy what is worth keeping of a run to ``where/<name of the folder>``; no checkpoints.
 
-    Of the heat maps the last is kept.
+    Of the heat maps the last is kept, of a place on this machine its name.
     """
     target = where / path.name
     target.mkdir(parents=True, exist_ok=True)
     for name in KEPT:
         if (path / name).exists():
             shutil.copyfile(path / name, target / name)
+    for file in (target / name for name in TOLD):
+        if file.exists():
+            file.write_text(names_alone(file.read_text(encoding="utf-8")), encoding="utf-8")
     for file in sorted((path / "probe-maps").glob("epoch*.npz"))[-1:]:
         (target / "probe-maps").mkdir(exist_ok=True)
         shutil.copyfile(file, target / "probe-maps" / file.name)
     return target
+
+
+def names_alone(text: str) -> str:
+    """Return a text whose absolute paths are cut down to their last part.
+
+    >>> names_alone("surge train digits-cnn-recu --out /home/me/runs/a --results ./results")
+    'surge train digits-cnn-recu --out a --results ./results'
+    """
+    return re.sub(r"(?<![\w.:/~-])/(?:[\w.+-]+/)*([\w.+-]+)", r"\1", text)
 
 
 def ordered(runs: Sequence[StoredRun]) -> list[StoredRun]:
