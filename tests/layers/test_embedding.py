@@ -84,3 +84,9 @@ def test_embedding_takes_the_place_of_a_float_one():
 def test_embedding_refuses_options_it_cannot_honour(options, text):
     with pytest.raises(UnsupportedLayerError, match=text):
         BinaryEmbedding(7, 4, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_embedding_with_a_scale_keeps_a_low_dtype(dtype):
+    layer = BinaryEmbedding(5, 4, method="recu").to(dtype)
+    assert layer(torch.tensor([0, 3])).dtype == dtype

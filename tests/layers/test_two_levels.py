@@ -57,3 +57,10 @@ def test_layer_with_levels_sums_whole_numbers_in_evaluation(method, options):
         assert torch.equal(evaluated, (bits.round() @ values.T) * (scale[0] * level))
     torch.testing.assert_close(trained, evaluated)
     assert nn.functional.linear(x[:0], values).shape == layer(x[:0]).shape
+
+
+def test_a_nan_stays_in_its_own_row():
+    layer = BinaryLinear(8, 5, method="bit").eval()
+    x = torch.randn(3, 8)
+    x[1, 2] = torch.nan
+    assert layer(x).isnan().any(dim=1).tolist() == [False, True, False]

@@ -187,3 +187,14 @@ def test_dsq_embedding_has_no_input():
 def test_dsq_recipes(model, paper):
     assert get_recipe(f"cifar10-{model}-dsq").paper == paper
     assert get_recipe(f"cifar10-{model}-dsq-surge").surge is not None
+
+
+def test_dsq_ends_of_a_learned_interval_stay_apart():
+    layer = BinaryLinear(4, 3, method="dsq", method_options={"learn_interval": True})
+    with torch.no_grad():
+        layer.method.input_lower.fill_(0.5)
+        layer.method.input_upper.fill_(-0.5)
+    layer.method.on_step(layer.weight)
+    lower, upper = layer.method.interval()
+    assert lower == 0.5 and upper > lower
+    assert layer(torch.randn(2, 4)).isfinite().all()

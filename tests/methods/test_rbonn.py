@@ -252,3 +252,12 @@ def test_rbonn_operator_passes_opcheck():
 def test_ranks_are_those_of_a_stable_sort(count):
     x = torch.randint(0, 9, (count,), generator=torch.Generator().manual_seed(count)).float()
     assert torch.equal(ranks(x), x.argsort(stable=True).argsort())
+
+
+@pytest.mark.parametrize(
+    ("filters", "threshold", "backtracked"),
+    [(10, 0.9, 1), (20, 0.9, 2), (10, 0.6, 4), (64, 0.6, 25)],
+)
+def test_rbonn_backtracks_the_share_that_the_threshold_leaves(filters, threshold, backtracked):
+    layer = BinaryLinear(4, filters, method="rbonn", method_options={"threshold": threshold})
+    assert layer.method.backtracked == backtracked

@@ -190,7 +190,7 @@ def _clamps(
         if clamp is None:
             raise ConfigError(
                 f'aux_input="above_clamp": the input of "{name}" is not the output of a Hardtanh '
-                "(which must not work in place); leave that layer out with skip=."
+                "(not in place, nor used again before that layer runs); leave it out with skip=."
             )
     return {name: clamp for name, clamp in found.items() if clamp is not None}
 

@@ -161,7 +161,9 @@ class AuxiliaryPath(Path):
 
     def extra_loss(self) -> Tensor | None:
         """Return the alignment loss of the last forward, which only W_a can lower."""
-        return None if self.alignment is None else self.options.align * self.alignment
+        if self.alignment is None or not self.training:
+            return None
+        return self.options.align * self.alignment
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the alignment loss out of copies: it belongs to one forward's graph."""
@@ -195,7 +197,7 @@ class AuxiliaryPath(Path):
         weighting = kept if options.scope != "all" else torch.ones_like(clipped)
         if options.dose == "uniform":
             return weighting
-        channels = clipped.dim() - 1 - len(layer.geometry.kernel_size)
+        channels = layer.geometry.feature_dim(clipped)
         others = [d for d in range(clipped.dim()) if d != channels]
         return weighting * clipped.float().mean(dim=others, keepdim=True)
 

@@ -71,18 +71,22 @@ def dry_run(
     only if it shall be ``measured``.
     """
     produced: dict[int, tuple[nn.Hardtanh, Tensor]] = {}
+    newest: dict[nn.Module, int] = {}
     seen = {name: Seen(needs_gradient=False) for name in layers}
     handles = []
 
     def note_clamp(module: nn.Module, _args: Any, output: Tensor) -> None:
         assert isinstance(module, nn.Hardtanh)
         produced[id(output)] = (module, output)
+        newest[module] = id(output)
 
     for name, layer in layers.items():
 
         def note_layer(_module: nn.Module, args: Any, kwargs: Any, name: str = name) -> None:
             x: Tensor = args[0] if args else kwargs["input"]
             clamp = produced[id(x)][0] if id(x) in produced else None
+            if clamp is not None and newest[clamp] != id(x):
+                clamp = None  # it ran again since, and keeps another input now
             clipped = clipped_share(layers[name], x) if measured else 0.0
             seen[name] = Seen(x.requires_grad, clamp, clipped)
 

@@ -77,6 +77,7 @@ def _leak_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _leak_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+    refuse_double_backward()
     (factor,) = ctx.saved_tensors
     return grad, scaled(factor, grad, grad.dtype), None
 

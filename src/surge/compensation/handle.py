@@ -26,6 +26,7 @@ class Compensation:
         self._weight_side = {n: p for n, p in dual.items() if p.options.weight_side}
         self.every = self._dual[0].options.every if self._dual else 1
         self.steps = 0
+        self._followed: torch.optim.Optimizer | None = None
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the auxiliary weights."""
@@ -38,8 +39,13 @@ class Compensation:
     def follow(self, optimizer: torch.optim.Optimizer) -> "Compensation":
         """Renew the scale after every step of ``optimizer``, which must own the auxiliary weights.
 
-        Squared norms live as gradients do: they add up until ``zero_grad`` or a step.
+        Squared norms live as gradients do: they add up until ``zero_grad`` or a step. To follow the
+        same optimizer again changes nothing; a second one is refused.
         """
+        if self._followed is optimizer:
+            return self
+        if self._followed is not None:
+            raise ConfigError("This compensation follows another optimizer already.")
         owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
         strangers = [
             name
@@ -54,6 +60,7 @@ class Compensation:
                 f'The optimizer does not hold the auxiliary weight of "{strangers[0]}" '
                 f"({len(strangers)} layers in all): build the optimizer after compensate_."
             )
+        self._followed = optimizer
         optimizer.register_step_post_hook(lambda *_: self.step())
         optimizer.zero_grad = _before(optimizer.zero_grad, self.reset)  # type: ignore[method-assign]
         return self

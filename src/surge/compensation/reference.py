@@ -50,6 +50,17 @@ class LayerGradients:
         return (missing * found).sum() / found.square().sum().clamp(min=1e-30)
 
 
+def _signs(layer: BinaryLayer, z: Tensor) -> Tensor:
+    """Binarise an input; only that of a sign has tanh as its smooth form."""
+    binary = layer.method.binarize(z)
+    if not bool(binary.detach().nan_to_num(nan=1.0).abs().eq(1).all()):
+        raise ConfigError(
+            f'Method "{layer.method.name}" has other inputs than -1 and +1 here: tanh is no smooth '
+            "form of it."
+        )
+    return binary
+
+
 @contextmanager
 def _recording(
     layers: list[BinaryLayer], sharpness: float | None
@@ -60,7 +71,7 @@ def _recording(
     def forward(layer: BinaryLayer, x: Tensor) -> Tensor:
         z = layer.method.prepare_input(x)
         z = z if z is not x else x.view_as(x)
-        binary = layer.method.binarize(z) if sharpness is None else torch.tanh(sharpness * z)
+        binary = _signs(layer, z) if sharpness is None else torch.tanh(sharpness * z)
         y = layer.operate(binary, z)
         notes[layer] = (z, y)
         return y if layer.bias is None else y + layer.geometry.along_output(layer.bias)

@@ -9,7 +9,7 @@ from torch import Tensor
 from surge.functional import operator, sign
 from surge.kernels import fused
 from surge.layers.elastic import nearer_level
-from surge.layers.product import is_channels_last
+from surge.layers.product import is_channels_last, product_dtype
 from surge.method import Method
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def branch(
     """
     rule = layer.method.input_rule()
     assert rule is not None
-    kind = z.device.type
-    low = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else z.dtype
+    low = product_dtype(z)
     return branching(z, rule[1], scale, probes["main"], probes["auxiliary"], RULES[rule[0]], low)
 
 

@@ -47,6 +47,12 @@ class BinaryLayer(nn.Module):
         self.method.train(self.training)
         self.register_module("auxiliary", None)
 
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.auxiliary is None:  # torch takes the name for known, and would say nothing
+            unexpected = args[3]
+            unexpected += [key for key in state_dict if key.startswith(f"{prefix}auxiliary.")]
+
     @property
     def geometry(self) -> Geometry:
         """The shape facts a method needs."""

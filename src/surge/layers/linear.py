@@ -47,7 +47,10 @@ class BinaryLinear(BinaryLayer, nn.Linear):  # type: ignore[misc]
 
 
 class BinaryEmbedding(BinaryLayer, nn.Embedding):  # type: ignore[misc]
-    """An embedding with binary rows; there is no input to binarise and none to compensate."""
+    """An embedding with binary rows; there is no input to binarise and none to compensate.
+
+    The row of ``padding_idx`` is binarised like every other; it learns nothing, as in nn.Embedding.
+    """
 
     bias = None
 
@@ -75,7 +78,7 @@ class BinaryEmbedding(BinaryLayer, nn.Embedding):  # type: ignore[misc]
         weight = self.method.binarize_weight(self.weight)
         scale = self.method.output_scale()
         if scale is not None:
-            weight = weight * scale.unsqueeze(1)
+            weight = weight * scale.unsqueeze(1).to(weight.dtype)
         return F.embedding(
             input,
             weight,

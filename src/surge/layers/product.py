@@ -154,7 +154,8 @@ def product_dtype(x: Tensor) -> torch.dtype:
 
 def in_units(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return values +-c, or 0 and c, as +-1, or 0 and 1, and c."""
-    high = x.detach().abs().amax()
+    # A NaN stays where it is.
+    high = x.detach().nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf).abs().amax()
     return x / torch.where(high > 0, high, 1), high
 
 

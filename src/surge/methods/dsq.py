@@ -7,6 +7,7 @@ from surge import functional
 from surge.method import Geometry, Method, register_method
 
 SHAPE_MIN, SHAPE_MAX = 1e-3, 0.5
+WIDTH_MIN = 1e-3
 
 
 def soft_sign(x: Tensor, lower: Tensor, upper: Tensor, shape: Tensor) -> Tensor:
@@ -74,8 +75,10 @@ class DSQ(Method):
         return soft_sign(weight, -one, one, self.weight_shape)
 
     def on_step(self, weight: nn.Parameter) -> None:
-        """Keep the curves between a step and a straight line."""
+        """Keep the curves between a step and a straight line, and the interval's ends apart."""
         with torch.no_grad():
             for shape in (self.weight_shape, self.input_shape):
                 if shape is not None:
                     shape.clamp_(SHAPE_MIN, SHAPE_MAX)
+            if self.input_lower is not None and self.input_upper is not None:
+                self.input_upper.clamp_(min=self.input_lower + WIDTH_MIN)

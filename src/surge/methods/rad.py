@@ -37,7 +37,8 @@ class RAD(BNN):
               until the first epoch is announced.
     Paper vs here: identical. m and s must be those of what a Hardtanh would clamp: build models
     with activation="none" (the estimator clips by itself), else clamped values are judged.
-    SURGE: the loss enters below x and is no part of its main gradient.
+    SURGE: the loss enters below x and, but for aux_input="layer_input", is no part of its main
+    gradient.
     """
 
     averages_extra_loss = True

@@ -116,7 +116,7 @@ class RBONN(Bilinear):
         if not 0 <= threshold <= 1:
             raise ConfigError(f"threshold={threshold} must be from 0 to 1.")
         self.rank_filters = rank_filters
-        self.backtracked = int(geometry.out_features * (1 - threshold))
+        self.backtracked = int(geometry.out_features * (1 - threshold) + 1e-9)  # 0.9 of 10 leave 1
         self.recurrence = nn.Parameter(torch.full((geometry.out_features,), 0.2))
         self.register_buffer("last_gradient", torch.zeros_like(weight))
 

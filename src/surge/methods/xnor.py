@@ -48,7 +48,7 @@ class XNOR(Method):
     Inputs    x_b = sign(x)      gradient passes where abs(x) <= 1, else 0
     Output    times K, a constant: mean abs(x) over all channels (also across groups), averaged
               over the kernel's window with zeros beyond the border; off by ``input_scale=False``
-    Step      w is moved so that abs(v) <= 1.   Schedule  none.   Extra loss  none.
+    Step      v is clamped to [-1, 1], once.   Schedule  none.   Extra loss  none.
     Paper vs here: centring and clamping come from the authors' code, which edits the latent weight
     in place before each forward; here the latent keeps its mean, which w_b and its gradient, passed
     on directly as there, do not see. The well-known PyTorch port ignores K and stops the input
