@@ -99,7 +99,7 @@ def test_runs_that_draw_in_their_steps_must_be_alone(reproduce, monkeypatch):
 def test_reproduce_does_nothing_twice(reproduce, tmp_path):
     reproduce(*ROWS, "--seeds", "0")
     before = stored(tmp_path)
-    code, out, _ = reproduce(*ROWS, "--seeds", "0")
+    code, out, _ = reproduce(*ROWS, *ROWS[1:], "--seeds", "0", "0")
     assert code == 0
     assert "0 of 2 runs are missing" in out
     assert stored(tmp_path) == before
@@ -120,7 +120,8 @@ def test_all_rows_are_the_default(reproduce):
 
 def test_budget_stops_and_the_next_call_goes_on(reproduce, tmp_path):
     reproduce(*ROWS, "--seeds", "0", "--runs", "whole", "--results", "whole")
-    assert reproduce(*ROWS, "--seeds", "0", "--budget", "0.001s")[0] == 0
+    code, out, _ = reproduce(*ROWS, "--seeds", "0", "--budget", "0.001s")
+    assert code == 0 and "2 left for another call" in out
     assert stored(tmp_path) == []
     calls = 0
     while len(stored(tmp_path)) < 2:

@@ -275,6 +275,8 @@ def test_choose_device_without_a_name_takes_what_is_there(monkeypatch):
     assert choose_device(None) == torch.device("cpu")
     with pytest.raises(ConfigError, match="torch sees no CUDA GPU"):
         choose_device("cuda")
+    with pytest.raises(ConfigError, match="not supported"):
+        choose_device("meta")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert choose_device(None) == torch.device("cuda:3")

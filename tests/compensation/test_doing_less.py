@@ -93,16 +93,29 @@ def test_random_layers_depend_on_the_seed_alone():
     assert found[0] == found[1] and len(set(found)) > 1
 
 
-def test_salient_layers_are_those_clipped_most():
-    net, batch = deep(), torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
-    shares = {}
-    for name, layer in binary_layers(net):
+def normalised():
+    """A net whose norms tell training from testing: untrained, its inputs are far from 0."""
+    torch.manual_seed(0)
+    units = [
+        (nn.BatchNorm1d(16), nn.Hardtanh(), surge.BinaryLinear(16, 16, method="recu"))
+        for _ in range(6)
+    ]
+    return nn.Sequential(nn.Linear(8, 16), *(part for unit in units for part in unit))
+
+
+@pytest.mark.parametrize("make", [deep, normalised])
+def test_salient_layers_are_those_clipped_most_in_training(make):
+    net, batch = make(), 5 + torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+    shares, trained = {}, copy.deepcopy(net)
+    for name, layer in binary_layers(trained):
         layer.register_forward_pre_hook(
             lambda module, args, name=name: shares.update({name: clipped_share(module, args[0])})
         )
-    net.eval()(batch)
-    net.train()
+    trained.train()(batch)
+    before = [buffer.clone() for buffer in net.buffers()]
     chosen = surge.compensate_(net, share=0.5, chosen="saliency", example_input=batch).paths
+    surge.strip_(net)
+    assert all(map(torch.equal, before, net.buffers()))
     most = sorted(shares, key=lambda name: -shares[name])[:3]
     assert set(chosen) == set(most) and len(set(shares.values())) > 3
 

@@ -186,3 +186,25 @@ def test_recipe_is_frozen():
     recipe = Recipe("t", "r", ModelSpec("cnn_digits"), DataSpec("digits"), method=MethodSpec("bnn"))
     with pytest.raises(AttributeError):
         recipe.row = "other"
+
+
+@pytest.mark.parametrize(
+    "base", ["imagenette-onestage-reactnet", "glue-mrpc-bit", "voc-ida", "cifar10-resnet20-recu"]
+)
+def test_variants_keep_the_settings_of_their_table(base):
+    own = get_recipe(f"{base}-surge").surge
+    assert get_recipe(f"{base}-surge-noise").surge == replace(own, noise=True)
+    assert get_recipe(f"{base}-surge-clipped").surge == replace(own, scope="clipped")
+    assert get_recipe(f"{base}-surge-eta0.3").surge == replace(own, eta=0.3)
+
+
+def test_sizes_are_for_data_that_is_cropped():
+    with pytest.raises(ConfigError, match="no size to change"):
+        overridden(get_recipe("digits-cnn-recu"), {"size": 8})
+    assert overridden(get_recipe("imagenette-onestage-bireal"), {"size": 64}).data.size == 64
+
+
+@pytest.mark.parametrize("smoothing", [-0.1, 1.0, 5.0])
+def test_label_smoothing_is_a_share(smoothing):
+    with pytest.raises(ConfigError, match="label_smoothing"):
+        overridden(get_recipe("digits-cnn-recu"), {"label_smoothing": smoothing})

@@ -85,6 +85,13 @@ def test_expected_seconds_come_from_the_newest_run_of_the_row_on_this_machine(tm
     assert expected_seconds(job, [], "H200") is None
 
 
+@pytest.mark.parametrize("fields", [{"data": "cifar10, held out"}, {"overrides": {"eta": 0.1}}])
+def test_other_data_and_other_settings_tell_nothing_about_the_time(tmp_path, fields):
+    job = missing([get_recipe("cifar10-resnet20-recu-surge")], [0], [], tmp_path)[0]
+    stored = [result("resnet20-recu-surge", 0, **fields)]
+    assert expected_seconds(job, stored, "H200") is None
+
+
 def test_expected_seconds_never_come_from_runs_with_more_neighbours(tmp_path):
     job = Job(RECIPES[0], 0, tmp_path)
     stored = [

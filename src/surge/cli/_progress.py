@@ -49,7 +49,8 @@ def epoch_lines(
             f"{'-' if tested is None else f'{tested:.2f}':>7} {row['flips']:7.3f}"
         )
         if "scale" in row:
-            line += f" {row['scale']:6.4f} {100 * row['injected']:7.3f}"
+            dose = f"{100 * row['injected']:.3f}" if "injected" in row else "-"
+            line += f" {row['scale']:6.4f} {dose:>7}"
         if "delivered" in row:
             line += f" {100 * row['delivered']:8.3f}"
         if now - printed >= 1 or row["epoch"] + 1 == epochs:

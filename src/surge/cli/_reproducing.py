@@ -52,7 +52,7 @@ def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
     """Return the recipes of the wanted rows, with the command's changes."""
     names = list_recipes(command.table)
     if command.rows:
-        names = [f"{command.table}-{row}" for row in command.rows]
+        names = [f"{command.table}-{row}" for row in dict.fromkeys(command.rows)]
     changes = changes_of(command, (*OVERRIDES, "short"))
     recipes = [get_recipe(name) for name in names]
     taught = dict.fromkeys(teacher_of(recipe) for recipe in recipes if recipe.distill)
@@ -119,11 +119,31 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     root = resolve_root(command.data, os.environ)
     recipes = _with_data(recipes, root, console)
     stored = results.read(command.results, command.table)
-    jobs = missing(recipes, command.seeds, stored, command.runs)
-    console.print(f"{len(jobs)} of {len(recipes) * len(command.seeds)} runs are missing")
+    seeds = tuple(dict.fromkeys(command.seeds))
+    jobs = missing(recipes, seeds, stored, command.runs)
+    console.print(f"{len(jobs)} of {len(recipes) * len(seeds)} runs are missing")
     _check_together(command, recipes)
     if command.jobs > 1:
-        return _work_apart(command, recipes, jobs, stored, device, deadline, console)
+        failed = _work_apart(command, recipes, jobs, stored, device, deadline, console)
+    else:
+        failed = _work_here(command, recipes, jobs, stored, device, deadline, console)
+    left = len(missing(recipes, seeds, results.read(command.results, command.table), command.runs))
+    if deadline is not None and left > failed:
+        console.print(f"{left - failed} left for another call: --budget was too short for them")
+    return failed
+
+
+def _work_here(
+    command: ReproduceCommand,
+    recipes: list[Recipe],
+    jobs: list[Job],
+    stored: list[results.Result],
+    device: torch.device,
+    deadline: float | None,
+    console: Console,
+) -> int:
+    """Do the jobs one after the other, or several at a time on streams of one GPU."""
+    root = resolve_root(command.data, os.environ)
     # One set of images at a time: most tables have only one.
     load = lru_cache(1)(partial(load_sets, root=root))
     options = LoopOptions(

@@ -64,6 +64,8 @@ def choose_device(name: str | None) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f'--device "{name}" is not known; use cpu, cuda or cuda:1.') from error
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f'--device "{name}" is not supported; use cpu, cuda or cuda:1.')
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f'--device "{name}": torch sees no CUDA GPU on this machine.')
     return device
@@ -150,7 +152,8 @@ def train_one(command: TrainCommand, console: Console) -> None:
 def _record_every(command: TrainCommand) -> int | None:
     if command.record_every is not None and command.record_every < 1:
         raise ConfigError(f"--record-every {command.record_every} must be at least 1.")
-    return (command.record_every or 0) if command.record or command.record_theorem else None
+    asked = command.record or command.record_theorem or command.record_every is not None
+    return (command.record_every or 0) if asked else None
 
 
 def _fit(

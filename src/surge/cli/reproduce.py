@@ -45,7 +45,8 @@ class ReproduceCommand:
     held_out: bool = False
     """Test on 10 % of the training set instead of the test set."""
     budget: str | None = None
-    """Stop after this time (90s, 9m, 2h), when the epoch is over; call again to go on."""
+    """Stop after this time (90s, 9m, 2h), at the end of an epoch or half a minute later; call again
+    to go on. Runs that are known to take longer than what is left of it are not begun."""
     jobs: int = 1
     """Runs side by side, each in a process of its own: as soon as one ends the next begins.
     Compiling takes a core for a minute, and a small network leaves much of a large GPU idle."""

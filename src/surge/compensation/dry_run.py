@@ -48,6 +48,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = training
 
 
+@contextmanager
+def training(model: nn.Module) -> Iterator[None]:
+    """Put a model in training mode; afterwards modes and buffers are what they were."""
+    kept = {buffer: buffer.clone() for buffer in model.buffers()}
+    with evaluating(model):  # which puts the modes back
+        model.train()
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, value in kept.items():
+                    buffer.copy_(value)
+
+
 def call(model: nn.Module, example: Any) -> Any:
     """Call a model on an example: a tensor, a tuple of arguments, or keyword arguments."""
     if isinstance(example, Mapping):
@@ -68,7 +82,7 @@ def dry_run(
     """Run once in eval mode and report, for every layer, what its input was.
 
     A layer that did not run is reported as not needing a gradient. What is clipped is counted
-    only if it shall be ``measured``.
+    only if it shall be ``measured``, and then as in training: norms are those of the example.
     """
     produced: dict[int, tuple[nn.Hardtanh, Tensor]] = {}
     newest: dict[nn.Module, int] = {}
@@ -97,7 +111,8 @@ def dry_run(
             handles.append(module.register_forward_hook(note_clamp))
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     try:
-        with evaluating(model), torch.enable_grad(), torch.random.fork_rng(list(devices)):
+        mode = training if measured else evaluating
+        with mode(model), torch.enable_grad(), torch.random.fork_rng(list(devices)):
             call(model, example)
     finally:
         for handle in handles:

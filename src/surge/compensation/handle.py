@@ -65,6 +65,11 @@ class Compensation:
         optimizer.zero_grad = _before(optimizer.zero_grad, self.reset)  # type: ignore[method-assign]
         return self
 
+    @property
+    def injects(self) -> bool:
+        """Whether there is an auxiliary gradient to inject; a leaky tail has none."""
+        return bool(self._dual)
+
     def reset(self) -> None:
         """Forget the squared norms collected since the last step."""
         for path in self.paths.values():

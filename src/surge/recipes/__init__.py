@@ -14,6 +14,7 @@ from surge.recipes.recipe import (
     TrainSpec,
     with_surge,
 )
+from surge.recipes.variants import varied
 
 __all__ = [
     "DataSpec",
@@ -65,7 +66,11 @@ def get_recipe(name: str) -> Recipe:
         return recipes[name]
     base, found, variant = name.partition("-surge-")
     if found and base in recipes:
-        return with_surge(recipes[base], variant)
+        made = with_surge(recipes[base], variant)
+        own = recipes.get(f"{base}-surge")  # whose settings may be the table's own
+        if own is None or own.surge is None:
+            return made
+        return replace(made, surge=varied(own.surge, variant))
     raise ConfigError(
         f'There is no recipe "{name}".{did_you_mean(name, recipes)} '
         "List them with: surge train --list"
@@ -74,6 +79,8 @@ def get_recipe(name: str) -> Recipe:
 
 def overridden(recipe: Recipe, changes: dict[str, object]) -> Recipe:
     """Return the recipe with some fields of its training, data, SURGE or teacher replaced."""
+    if changes.get("size") is not None and recipe.data.size is None:
+        raise ConfigError(f"{recipe.name} sees whole inputs: it has no size to change (--size).")
     for part in ("train", "data", "surge", "distill"):
         held = getattr(recipe, part)
         if held is None:

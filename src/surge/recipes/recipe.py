@@ -153,7 +153,7 @@ class TrainSpec:
     steps: int | None = None
     """Stop after this many optimizer steps, which may be in the middle of the last epoch."""
     test_every: int | None = None
-    """Also test after every so many steps of an epoch."""
+    """Also test after every so many steps."""
     test_epochs: int = 1
     """Test after every so many epochs, and after the last."""
 
@@ -169,6 +169,8 @@ class TrainSpec:
                 f"lr={self.lr} must be positive, weight_decay={self.weight_decay} and "
                 f"warmup={self.warmup} not negative."
             )
+        if not 0 <= self.label_smoothing < 1:
+            raise ConfigError(f"label_smoothing={self.label_smoothing} must be from 0 to below 1.")
         if self.batch % self.accumulate:
             raise ConfigError(
                 f"batch={self.batch} does not divide into accumulate={self.accumulate} parts."

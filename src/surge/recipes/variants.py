@@ -5,7 +5,7 @@ A variant may end with a number for its share or its scale: ``eta0.1``, ``tied-e
 """
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from surge.compensation.options import PathOptions
@@ -57,6 +57,14 @@ def split_variant(variant: str) -> tuple[str, str | None, float]:
         return found["rest"] or "", SWEPT[found["word"]], float(found["value"])
     except ValueError:
         return variant, None, 0.0
+
+
+def varied(options: PathOptions, variant: str) -> PathOptions:
+    """Return settings changed in what makes the variant; its own eta, if it has one, included."""
+    changed, usual = options_of(variant), PathOptions()
+    names = (f.name for f in fields(PathOptions))
+    differing = {n: getattr(changed, n) for n in names if getattr(changed, n) != getattr(usual, n)}
+    return replace(options, **differing)
 
 
 def options_of(variant: str) -> PathOptions:

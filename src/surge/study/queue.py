@@ -74,12 +74,18 @@ def expected_seconds(
 ) -> float | None:
     """Return how long this run should take, from a stored one of the same row, if there is one.
 
-    Runs with more neighbours than this one will have took too long to tell. Those with fewer say
-    how long it takes at least.
+    One on other data or with other settings tells nothing. Runs with more neighbours than this one
+    will have took too long to tell. Those with fewer say how long it takes at least.
     """
     known = [
         r
-        for r in select(results, row=job.recipe.row, hardware=hardware)
+        for r in select(
+            results,
+            row=job.recipe.row,
+            hardware=hardware,
+            data=data_name(job.recipe),
+            setting="",
+        )
         if r.side_by_side <= side_by_side
     ]
     nearest = max((r.side_by_side for r in known), default=0)

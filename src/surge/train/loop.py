@@ -216,7 +216,9 @@ class Trainer:
         }
         if self.parts.compensation is not None:
             scales = list(self.parts.compensation.scales().values())
-            row |= {"scale": sum(scales) / len(scales), "injected": dose / count}
+            row["scale"] = sum(scales) / len(scales)
+            if self.parts.compensation.injects:
+                row["injected"] = dose / count
             row |= mean_dose(self)
         if self.recorder is not None:
             self.recorder.end_epoch()

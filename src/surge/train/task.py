@@ -23,6 +23,9 @@ from surge.train.scoring import RankedTest, TextTest
 from surge.train.step import Objective, TestStep
 from surge.train.teacher import checked_teacher, teacher_objective
 
+MEASURED = 128
+"""Images by which layers are chosen."""
+
 
 class Task:
     """Small images with one label each."""
@@ -72,8 +75,11 @@ class Task:
         return train, ResidentLoader(sets[1], batch_size=batch, **vars(place))
 
     def example(self, recipe: Recipe, first: Any) -> Any:
-        """Return a small batch for a dry run."""
-        return torch.zeros(2, *first.images.shape[1:])
+        """Return a small batch for a dry run; where it is measured, real images."""
+        if recipe.surge is None or recipe.surge.chosen != "saliency":
+            return torch.zeros(2, *first.images.shape[1:])
+        scale, shift = first.normalization.constants()
+        return (first.images[:MEASURED].cpu() * scale + shift).to(torch.get_default_dtype())
 
     def build_network(
         self, recipe: Recipe, seed: int, example: Any
@@ -127,8 +133,8 @@ class PhotoTask(Task):
         return photos.make_photo_loaders(recipe, sets, seed, place)
 
     def example(self, recipe: Recipe, first: Any) -> Tensor:
-        """Return two crops of a size that costs little."""
-        return torch.zeros(2, 3, 64, 64)
+        """Return noise, as two crops of a size that costs little."""
+        return torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
     def test_step(
         self, recipe: Recipe, model: nn.Module, loader: ResidentLoader, tested: Any
