@@ -4,7 +4,7 @@ import pytest
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, list_recipes, overridden
-from surge.recipes.glue import placed
+from surge.recipes.placing import placed
 from surge.recipes.recipe import DistillSpec
 
 
@@ -60,7 +60,7 @@ def test_binarybert_is_a_ternary_half_and_its_split():
     assert second.model.options == {"width": "half", "start": ""} and second.train.lr == 5e-5
     assert first.method.options == second.method.options == {"ternary": True}
     folders = {"model": "m", "teacher": "t"}
-    with pytest.raises(ConfigError, match="splits a ternary network.*--start RUN"):
+    with pytest.raises(ConfigError, match="begins with another run.*--start RUN"):
         placed(second, **folders)
     with pytest.raises(ConfigError, match="drop --start"):
         placed(first, **folders, start="s")

@@ -114,28 +114,6 @@ def _half(recipe: Recipe, *, split: bool) -> Recipe:
     return replace(recipe, model=replace(recipe.model, options=options), distill=DistillSpec())
 
 
-def placed(
-    recipe: Recipe, *, model: str | None, teacher: str | None, start: str | None = None
-) -> Recipe:
-    """Return the recipe with the folders it needs: a BERT, a teacher's run, a first stage's run."""
-    return with_start(with_teacher(with_model(recipe, model), teacher), start)
-
-
-def with_start(recipe: Recipe, start: str | None) -> Recipe:
-    """Return the recipe with the folder of the run that it splits, which one row needs."""
-    if "start" not in recipe.model.options:
-        if start is not None:
-            raise ConfigError(f"{recipe.name} starts from no other run; drop --start.")
-        return recipe
-    if start is None:
-        raise ConfigError(
-            f"{recipe.name} splits a ternary network: train it with `surge train "
-            f"{start_of(recipe)}` and name its folder with --start RUN."
-        )
-    options = {**recipe.model.options, "start": str(Path(start).expanduser().resolve())}
-    return replace(recipe, model=replace(recipe.model, options=options))
-
-
 def start_of(recipe: Recipe) -> str:
     """Return the name of the recipe that trains what another one splits."""
     return f"{recipe.table}-{recipe.data.name}-ternary"
@@ -159,22 +137,6 @@ def with_model(recipe: Recipe, model: str | None) -> Recipe:
         model=replace(recipe.model, options=options),
         data=replace(recipe.data, tokenizer=folder),
     )
-
-
-def with_teacher(recipe: Recipe, teacher: str | None) -> Recipe:
-    """Return the recipe with the folder of its teacher's run, which students need."""
-    if recipe.distill is None:
-        if teacher is not None:
-            raise ConfigError(f"{recipe.name} learns from labels alone; drop --teacher.")
-        return recipe
-    if teacher is None:
-        model = recipe.model.options.get("path", "DIR")
-        raise ConfigError(
-            f"{recipe.name} learns from a teacher: train one with `surge train "
-            f"{teacher_of(recipe)} --model {model}` and name its folder with --teacher RUN."
-        )
-    run = str(Path(teacher).expanduser().resolve())
-    return replace(recipe, distill=replace(recipe.distill, teacher=run))
 
 
 def teacher_of(recipe: Recipe) -> str:

@@ -30,13 +30,16 @@ def start_of(recipe: Recipe) -> str:
 
 def with_teacher(recipe: Recipe, teacher: str | None) -> Recipe:
     """Return the recipe with its teacher: the folder of a run, or a file of weights."""
-    if recipe.distill is None or not _on_images(recipe):
-        return glue.with_teacher(recipe, teacher)
+    if recipe.distill is None:
+        if teacher is not None:
+            raise ConfigError(f"{recipe.name} learns from labels alone; drop --teacher.")
+        return recipe
     if teacher is None:
+        model = "" if _on_images(recipe) else f" --model {recipe.model.options.get('path', 'DIR')}"
+        file = FILE if _on_images(recipe) and recipe.table != "voc" else ""
         raise ConfigError(
             f"{recipe.name} learns from a teacher: train one with `surge train "
-            f"{teacher_of(recipe)}` and name its folder with --teacher RUN"
-            f"{'' if recipe.table == 'voc' else FILE}."
+            f"{teacher_of(recipe)}{model}` and name its folder with --teacher RUN{file}."
         )
     place = str(Path(teacher).expanduser().resolve())
     return replace(recipe, distill=replace(recipe.distill, teacher=place))
@@ -44,8 +47,10 @@ def with_teacher(recipe: Recipe, teacher: str | None) -> Recipe:
 
 def with_start(recipe: Recipe, start: str | None) -> Recipe:
     """Return the recipe with the folder of the run that it begins with."""
-    if "start" not in recipe.model.options or not _on_images(recipe):
-        return glue.with_start(recipe, start)
+    if "start" not in recipe.model.options:
+        if start is not None:
+            raise ConfigError(f"{recipe.name} starts from no other run; drop --start.")
+        return recipe
     if start is None:
         raise ConfigError(
             f"{recipe.name} begins with another run: train that with `surge train "
