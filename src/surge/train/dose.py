@@ -41,11 +41,11 @@ class DoseMeter:
 
     def measure(self, loss_of: Callable[[], Tensor]) -> dict[str, float]:
         """Return the delivered dose by layer, for the batch whose loss ``loss_of`` computes."""
-        with _undisturbed(self.model):
+        with undisturbed(self.model):
             self.model.train()
             points, outputs = self._run(loss_of)
             found = {
-                name: _delivered(layer, self.clamps[name], points[name], outputs[name])
+                name: delivered_share(layer, self.clamps[name], points[name], outputs[name])
                 for name, layer in self.layers.items()
                 if name in outputs
             }
@@ -84,9 +84,10 @@ def _own_clamp(layer: BinaryLayer) -> nn.Hardtanh | None:
     return clamp if isinstance(clamp, nn.Hardtanh) else None
 
 
-def _delivered(
+def delivered_share(
     layer: BinaryLayer, clamp: nn.Hardtanh | None, point: Tensor, gradient: Tensor
 ) -> Tensor:
+    """Return what is left of the injected gradient below the clamp, over the main one's norm."""
     # In the weight's precision: the difference below is a hundredth of its terms.
     p = point.to(layer.weight.dtype).requires_grad_()
     gradient = gradient.to(layer.weight.dtype)
@@ -102,7 +103,7 @@ def _delivered(
 
 
 @contextmanager
-def _undisturbed(model: nn.Module) -> Iterator[None]:
+def undisturbed(model: nn.Module) -> Iterator[None]:
     """Put buffers, modes, random numbers and what paths remember back as they were."""
     modes = {module: module.training for module in model.modules()}
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]

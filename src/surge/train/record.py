@@ -26,7 +26,7 @@ from surge.compensation.dual_path import noise_like, squared_norm
 from surge.layers.base import BinaryLayer
 from surge.layers.hooks import binary_layers
 from surge.layers.product import transposed
-from surge.train.dose import DoseMeter, _delivered, _undisturbed
+from surge.train.dose import DoseMeter, delivered_share, undisturbed
 
 GRADIENT_BINS = (-12.0, 2.0, 56)
 """Range of log10|g| and number of bins; smaller and larger values count in the outermost."""
@@ -58,7 +58,7 @@ class Probe:
 
     def measure(self, loss_of: Callable[[], Tensor]) -> tuple[dict[str, Row], Map]:
         """Return a record for every layer, and the heat map of one of them."""
-        with _undisturbed(self.model):
+        with undisturbed(self.model):
             self.model.train()
             seen = self._run(loss_of)
             rows, mapped = {}, {}
@@ -66,7 +66,7 @@ class Probe:
                 layer = self.layers[name]
                 rows[name], gradients = _look(layer, x, above, gradient)
                 if self.meter is not None and point is not None:
-                    dose = _delivered(layer, self.meter.clamps[name], point, gradient)
+                    dose = delivered_share(layer, self.meter.clamps[name], point, gradient)
                     rows[name]["delivered"] = _number(dose)
                 if name == self.mapped:
                     mapped = _heat_map(*gradients)

@@ -17,10 +17,10 @@ from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.premises import measure_premises
 from surge.errors import ConfigError
 from surge.files import atomic
-from surge.layers.base import BinaryLayer
-from surge.train.dose import _undisturbed
+from surge.train.dose import undisturbed
 from surge.train.record import Probe
 from surge.train.run import RunFolder
+from surge.train.watch import bits_of
 
 if TYPE_CHECKING:
     from surge.data import EpochPlan
@@ -110,7 +110,7 @@ class Recorder:
 
     @torch.no_grad()
     def _now(self) -> dict[str, Tensor]:
-        return {name: _bits(layer) for name, layer in self.probe.layers.items()}
+        return {name: bits_of(layer) for name, layer in self.probe.layers.items()}
 
     def end_epoch(self) -> None:
         """Measure and write, if this epoch is recorded."""
@@ -153,14 +153,9 @@ class Recorder:
             (lambda part=part: self._loss(part))
             for part in islice(self._parts(THEOREM_SAMPLES), THEOREM_BATCHES)
         ]
-        with _undisturbed(model):
+        with undisturbed(model):
             model.train()
             return measure_premises(model, compensation, losses)
-
-
-def _bits(layer: BinaryLayer) -> Tensor:
-    values = layer.method.stored_values(layer.weight)
-    return values >= 0 if layer.method.bits[0] == 1 else values.int()
 
 
 def save_map(folder: RunFolder, epoch: int, mapped: dict[str, Tensor]) -> None:

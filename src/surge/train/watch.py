@@ -14,6 +14,12 @@ class DivergedError(SurgeError, RuntimeError):
     """Training produced numbers that are not finite."""
 
 
+def bits_of(layer: BinaryLayer) -> Tensor:
+    """Return the values that a file would hold of a layer, as what can flip."""
+    values = layer.method.stored_values(layer.weight)
+    return values >= 0 if layer.method.bits[0] == 1 else values.int()
+
+
 class BitWatch:
     """Counts how many of the weights that go to disk changed since the last look.
 
@@ -27,12 +33,7 @@ class BitWatch:
 
     def _now(self) -> list[Tensor]:
         with torch.no_grad():
-            return [self._bits(layer) for layer in self.layers]
-
-    @staticmethod
-    def _bits(layer: BinaryLayer) -> Tensor:
-        values = layer.method.stored_values(layer.weight)
-        return values >= 0 if layer.method.bits[0] == 1 else values.int()
+            return [bits_of(layer) for layer in self.layers]
 
     def flipped(self) -> float:
         """Return the share of bits that changed since the last call, in percent."""
