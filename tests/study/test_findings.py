@@ -10,7 +10,6 @@ from surge.study import claims, findings
 from surge.study.claims import CLAIMS
 from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Finding, Stored, judged
 from surge.study.results import append
-from surge.study.run_findings import closer
 from surge.study.statistics import estimate
 from surge.study.stored_runs import open_run
 from surge.study.training_speed import Row
@@ -60,12 +59,12 @@ def test_runs_of_other_length_are_no_pairs(tmp_path):
     assert measure(Stored(tmp_path, runs)).words == "nothing stored yet"
 
 
-def recorded(tmp_path, values, row="digits-cnn-recu-surge"):
-    """One run for each value, which is the cosine of its only layer."""
+def recorded(tmp_path, values):
+    """One run with SURGE for each value, the cosine and the best scale of its only layer."""
     runs = []
     for seed, value in enumerate(values):
-        run = open_run(write_run(tmp_path, row, seed=seed))
-        theorem = {"cosine_main": 0.5, "cosine_total": value}
+        run = open_run(write_run(tmp_path, "digits-cnn-recu-surge", seed=seed))
+        theorem = {"scale": 1.0, "paired": value}
         records = [
             {"epoch": 19, "layers": {"a": {"input_cosine": value}}, "theorem": {"a": theorem}}
         ]
@@ -91,14 +90,18 @@ def test_level_is_judged_by_its_interval(values, verdict, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("noise", "verdict"), [([0.4, 0.3, 0.2], REPRODUCED), ([0.6, 0.7, 0.8], NOT)]
+    ("best", "better", "positive", "verdict"),
+    [(0.6, 100, 100, REPRODUCED), (0.4, 0, 100, NOT), (-1.0, 0, 0, NOT)],
 )
-def test_coming_closer_is_judged_beside_noise_which_does_so_too(noise, verdict, tmp_path):
-    surged = recorded(tmp_path, [0.6, 0.7, 0.8]).runs
-    control = recorded(tmp_path, noise, "digits-cnn-recu-surge-noise").runs
-    assert [closer(run) for run in surged] == [100.0] * 3
-    measure = claims.DIGITS.paired(closer, minus="-surge-noise")
-    assert measure(Stored(tmp_path, [*surged, *control])).verdict == verdict
+def test_scale_is_near_its_optimum_where_it_is_better_than_none(
+    best, better, positive, verdict, tmp_path
+):
+    found = claims.DIGITS.near_optimum(recorded(tmp_path, [best] * 3))
+    assert found.verdict == verdict
+    assert found.words.startswith(f"better than none in {better} % of layers and records")
+    assert f"positive in {positive} %" in found.words
+    one = claims.DIGITS.near_optimum(recorded(tmp_path / "one", [best]))
+    assert one.verdict == OPEN and one.words.endswith("(1 run: too few)")
 
 
 def test_toy_claims_count_their_answers(tmp_path):

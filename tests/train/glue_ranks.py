@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from surge.recipes import get_recipe
-from surge.recipes.glue import placed
+from surge.recipes.placing import placed
 from surge.train.build import load_sets
 from surge.train.distributed import World
 from surge.train.loop import LoopOptions, Trainer

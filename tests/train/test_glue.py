@@ -13,7 +13,7 @@ from surge.cli import main
 from surge.data.glue import get_task
 from surge.layers.elastic import elastic_parts
 from surge.recipes import get_recipe
-from surge.recipes.glue import placed
+from surge.recipes.placing import placed
 from surge.recipes.recipe import TrainSpec
 from surge.train.build import load_sets
 from surge.train.loop import LoopOptions, Trainer

@@ -1,10 +1,12 @@
 """Two stages and their teacher: what is taken over, and what is refused."""
 
 import math
+import shutil
 
 import pytest
 import torch
 
+from surge.cli import main
 from surge.models import resnet34
 from surge.recipes import get_recipe
 from surge.recipes.placing import placed, start_of, teacher_of
@@ -12,7 +14,7 @@ from surge.train.build import build_network
 from surge.train.run import RunFolder
 from surge.train.stages import finished_state
 from surge.train.teacher import DistributionObjective, distribution_loss, teacher_objective
-from tests.train.photo_runs import FIRST, TEACHER, narrow, train, train_others
+from tests.train.photo_runs import FIRST, TEACHER, metrics, narrow, train, train_others
 
 CPU = torch.device("cpu")
 SECOND = "imagenette-twostage-reactnet"
@@ -140,3 +142,37 @@ def test_unfinished_first_stage_is_refused(tmp_path, data_dir, others, capsys):
     again = [SECOND, "--teacher", others / "teacher" / "run", "--start", tmp_path / "half" / "run"]
     assert train(*again, data=data_dir, out=tmp_path) == 2
     assert "stopped after epoch 1 of 2. Finish it with: surge train --resume" in told(capsys)
+
+
+def test_held_out_stage_refuses_runs_that_saw_all(tmp_path, data_dir, others, capsys):
+    words = [FIRST, "--teacher", others / "teacher" / "run", "--held-out"]
+    assert train(*words, data=data_dir, out=tmp_path) == 2
+    line = told(capsys)
+    assert f"The teacher in {others / 'teacher' / 'run'} was trained on what {FIRST} holds" in line
+    # Nobody knows what a file of weights was trained on.
+    with narrow():
+        torch.save(resnet34(classes=10).state_dict(), tmp_path / "file.pth")
+    taught = ["--teacher", tmp_path / "file.pth", "--held-out"]
+    start = ["--start", others / "first" / "run"]
+    assert train(SECOND, *taught, *start, data=data_dir, out=tmp_path) == 2
+    line = told(capsys)
+    assert f"The first stage in {others / 'first' / 'run'} was trained on what {SECOND}" in line
+    assert "train it with --held-out too." in line
+    assert not (tmp_path / "run").exists()
+    assert train(FIRST, *taught, data=data_dir, out=tmp_path) == 0
+
+
+def test_trained_second_stage_needs_no_other_run(tmp_path, data_dir, others, capsys):
+    gone = tmp_path / "gone"
+    shutil.copytree(others, gone)
+    given = ["--teacher", gone / "teacher" / "run", "--start", gone / "first" / "run"]
+    assert train(f"{SECOND}-surge", *given, data=data_dir, out=tmp_path) == 0
+    (row,) = metrics(tmp_path)
+    shutil.rmtree(gone)
+    capsys.readouterr()
+    words = ["evaluate", tmp_path / "run", "--data", data_dir, "--device", "cpu"]
+    with narrow():
+        assert main([str(word) for word in words]) == 0
+        assert main(["export", str(tmp_path / "run")]) == 0
+    assert f"top-1 {row['test_top1']:.2f} %" in capsys.readouterr().out
+    assert (tmp_path / "run" / "model.surge").exists()

@@ -86,16 +86,15 @@ class ExportCommand:
 
 
 def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[str, ...]]:
-    """Return a run's recipe, stripped network, example input, facts for ``pack``, and remarks.
+    """Return a run's recipe, plain network, example input, facts for ``pack``, and remarks.
 
     ``path`` is a run folder, or one checkpoint of a recipe that has not been changed.
     """
     import torch
 
-    from surge.compensation import strip_
-    from surge.layers.hooks import binary_layers
+    from surge.errors import CheckpointMismatchError
     from surge.recipes import get_recipe
-    from surge.train.build import build_network
+    from surge.train.build import alone, build_network, load_trained_
     from surge.train.checkpoint import load_newest
     from surge.train.run import RunFolder
 
@@ -103,7 +102,12 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
     accuracy = None
     if path.is_file():
         state = _read_checkpoint(path)
-        recipe, seed = get_recipe(str(state["recipe"])), 0
+        recipe, seed = get_recipe(str(state.get("recipe"))), 0
+        if recipe.model.name == "bert":
+            raise CheckpointMismatchError(
+                f"{path} holds {recipe.name}, and only the folder of its run says which BERT that "
+                "is: export the folder."
+            )
     else:
         folder, recipe, environment = RunFolder.open(path)
         state, sentences = load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
@@ -111,10 +115,8 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
     example, facts = _data_facts(recipe.data.name, recipe.data.length)
     if recipe.data.size is not None:
         example = torch.zeros(1, 3, recipe.data.size, recipe.data.size)
-    model, _ = build_network(recipe, seed, example)
-    model.load_state_dict(state["model"])
-    if any(layer.auxiliary is not None for _, layer in binary_layers(model)):
-        strip_(model)
+    model, _ = build_network(alone(recipe), seed, example)
+    load_trained_(model, state, recipe, path)
     return recipe, model.eval(), example, {**facts, "accuracy": accuracy}, tuple(sentences)
 
 
@@ -145,6 +147,7 @@ def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> 
     from surge.data import ImageSet, resolve_root
     from surge.errors import ConfigError
     from surge.pretrained import add_facts, engine_accuracy, torch_accuracy
+    from surge.study.results import data_name
     from surge.train.build import load_sets
     from surge.train.photos import middle_of
 
@@ -153,18 +156,20 @@ def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> 
         raise ConfigError(f"--measure needs images in memory; {recipe.data.name} has none there.")
     if recipe.data.size is not None:
         images = middle_of(images, recipe.data.size)
+    # Of a test set a file holds the name alone, as the one that ships does.
+    tested = data_name(recipe) if recipe.data.held_out else recipe.data.name
     engine, reference = engine_accuracy(path, images), torch_accuracy(model, images)
     add_facts(
         path,
         {
             "accuracy": f"{engine:.2f}",
             "accuracy_torch": f"{reference:.2f}",
-            "tested_on": f"{recipe.data.name}, {len(images)} images",
+            "tested_on": f"{tested}, {len(images)} images",
             "recipe": recipe.name,
         },
     )
     return (
-        f"top-1 on {len(images)} images of {recipe.data.name}: {engine:.2f} % in the engine, "
+        f"top-1 on {len(images)} images ({data_name(recipe)}): {engine:.2f} % in the engine, "
         f"{reference:.2f} % in torch; both are noted in the file."
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Measured, Stored, judged
 from surge.study.statistics import estimate
@@ -63,6 +64,19 @@ class Network:
 
         return measure
 
+    def near_optimum(self, stored: Stored) -> Measured:
+        """Whether AGS's scale is better than none in more than half of all layers and records."""
+        found = [shares for run in self.runs(stored, "-surge") if (shares := optimum_shares(run))]
+        better, positive = [b for b, _ in found], [p for _, p in found]
+        form = "better than none in {:.0f} % of layers and records"
+        if len(found) < 3:
+            return too_few(better, form)
+        low, high = estimate(better).interval
+        ends = f"[{max(low, 0):.0f}, {min(high, 100):.0f}]"
+        words = f"{form.format(fmean(better))} {ends}, the best scale positive in "
+        words += f"{fmean(positive):.0f} %, n = {len(found)} runs"
+        return Measured(words, REPRODUCED if low > 50 else NOT)
+
 
 def too_few(values: list[float], form: str) -> Measured:
     """Say what one or two runs gave: no interval, no verdict."""
@@ -72,15 +86,23 @@ def too_few(values: list[float], form: str) -> Measured:
     return Measured(f"{mean} ({len(values)} run{'s' * (len(values) > 1)}: too few)", OPEN)
 
 
-def closer(run: StoredRun) -> float | None:
-    """Return the share of layers and records whose whole gradient is closer to g* than g_b is."""
-    helped = [
-        layer["cosine_total"] > layer["cosine_main"]
+def optimum_shares(run: StoredRun) -> tuple[float, float] | None:
+    """Return how often the scale in use is better than none, and the best one positive, in percent.
+
+    With the scale s, ``g_b + s g_a`` is closer to g* than g_b if s lies between 0 and twice the
+    best one. Of a direction that points nowhere the best scale is positive half of the time.
+    """
+    found = [
+        (layer["scale"], layer["paired"])
         for record in run.records
         for layer in record.get("theorem", {}).values()
-        if None not in (layer["cosine_total"], layer["cosine_main"])
+        if layer["paired"] is not None
     ]
-    return 100 * sum(helped) / len(helped) if helped else None
+    if not found:
+        return None
+    better = sum(0 < scale < 2 * best for scale, best in found)
+    positive = sum(best > 0 for _, best in found)
+    return 100 * better / len(found), 100 * positive / len(found)
 
 
 def near_zero(run: StoredRun) -> float | None:

@@ -1,5 +1,6 @@
 """From a recipe to the objects that train: data, model, auxiliary paths, optimizer."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from surge.data import ImageSet, ResidentLoader
 from surge.data.folders import FileSet
 from surge.data.textset import TextSet
 from surge.data.voc_loader import DecodedSet
+from surge.errors import CheckpointMismatchError
 from surge.layers.hooks import binary_layers
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train import text
@@ -21,10 +23,12 @@ from surge.train.task import task_of
 __all__ = [
     "Parts",
     "Sets",
+    "alone",
     "build_network",
     "build_parts",
     "compute_dtype",
     "load_sets",
+    "load_trained_",
     "make_loaders",
     "make_optimizer",
     "parameter_groups",
@@ -58,6 +62,32 @@ def make_loaders(
 def build_network(recipe: Recipe, seed: int, example: Any) -> tuple[nn.Module, Compensation | None]:
     """Build the model on the CPU; its own weights depend on the seed alone, not on SURGE."""
     return task_of(recipe.data).build_network(recipe, seed, example)
+
+
+def alone(recipe: Recipe) -> Recipe:
+    """Return a recipe whose network is built for the weights of a checkpoint.
+
+    It has no auxiliary paths, and no run that it learnt from or began with is needed.
+    """
+    options = recipe.model.options
+    if "start" in options:
+        options = {**options, "start": None}
+    return replace(recipe, model=replace(recipe.model, options=options), surge=None, distill=None)
+
+
+def load_trained_(model: nn.Module, state: dict[str, Any], recipe: Recipe, where: Path) -> None:
+    """Take the weights of a checkpoint, but for auxiliary ones, in place; see :func:`alone`.
+
+    Raises:
+        CheckpointMismatchError: they are those of another network.
+    """
+    try:
+        kept = {name: t for name, t in state["model"].items() if ".auxiliary." not in name}
+        model.load_state_dict(kept)
+    except (RuntimeError, KeyError) as error:
+        raise CheckpointMismatchError(
+            f"The checkpoint in {where} does not fit the model of {recipe.name}: {error}"
+        ) from error
 
 
 def build_parts(recipe: Recipe, seed: int, device: torch.device, example: Any) -> Parts:

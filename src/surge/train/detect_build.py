@@ -25,7 +25,7 @@ from surge.models.detector import (
 from surge.models.detector_parts import DetectorSettings
 from surge.recipes.recipe import Recipe
 from surge.recipes.voc import TEACHER, start_of
-from surge.train.stages import finished_state
+from surge.train.stages import check_unseen, finished_state
 
 SETTINGS = DetectorSettings()
 FROZEN = 1
@@ -103,6 +103,7 @@ def _begun(recipe: Recipe, path: Path) -> tuple[Recipe, dict[str, Tensor]]:
             f"{path} holds {first.name}, with which {recipe.name} does not begin: train "
             f"`surge train {wanted}` and name its folder with --start."
         )
+    check_unseen(recipe, first, f"The run in {path}")
     return first, state
 
 
@@ -206,6 +207,7 @@ def build_teacher(recipe: Recipe) -> Detector | None:
             f"{path} holds {taught.name}, which is no float teacher for {recipe.name}: train one "
             f"with `surge train {TEACHER}` and name its folder with --teacher."
         )
+    check_unseen(recipe, taught, f"The teacher in {path}")
     with torch.random.fork_rng(devices=[]):
         teacher = float_detector(settings=SETTINGS)
     teacher.load_state_dict(state)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +10,8 @@ from torch import Tensor
 from surge.data.textset import TextSet
 from surge.errors import CheckpointMismatchError, ConfigError
 from surge.recipes.recipe import Recipe
-from surge.train.build import load_sets
+from surge.train import checkpoint
+from surge.train.build import alone, load_sets, load_trained_
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.photos import count_ranked
 from surge.train.run import RunFolder
@@ -70,48 +72,53 @@ def evaluate_run(path: Path, root: Path, device: torch.device) -> Evaluation:
         CheckpointMismatchError: not a run folder, or one without a readable checkpoint.
     """
     folder, recipe, environment = RunFolder.open(path)
-    if not folder.begun:
-        raise CheckpointMismatchError(
-            f"{path} holds no checkpoint yet. Train it with: surge train --resume {path}"
-        )
-    sets = load_sets(recipe.data, root)
-    if isinstance(sets[1], TextSet):
+    trainer, notes = _at_newest(folder, recipe, environment, root, device)
+    tested = trainer.sets[1]
+    if isinstance(tested, TextSet):
         raise ConfigError(f"{recipe.name} has no images: score it with evaluate_text.")
-    trainer = Trainer(
-        recipe,
-        sets,
-        seed=int(environment["seed"]),
-        device=device,
-        folder=folder,
-        options=LoopOptions(compiled=False, captured=False),
-    )
-    notes = trainer.load()
-    confusion, ranked = _confusion(trainer, len(sets[1].classes))
+    confusion, ranked = _confusion(trainer, len(tested.classes))
     return Evaluation(
         recipe,
         trainer.seed,
         trainer.epoch,
-        sets[1].classes,
+        tested.classes,
         confusion,
         tuple(notes),
-        None if recipe.data.size is None else 100.0 * ranked / len(sets[1]),
+        None if recipe.data.size is None else 100.0 * ranked / len(tested),
     )
 
 
 def evaluate_text(path: Path, root: Path, device: torch.device) -> tuple[Trainer, dict[str, float]]:
     """Score the newest checkpoint of a run on sentences; return the trainer and all metrics."""
-    folder, recipe, environment = RunFolder.open(path)
+    trainer, _ = _at_newest(*RunFolder.open(path), root, device)
+    value, _ = trainer.evaluate()
+    return trainer, {trainer.recipe.metric: value, **trainer.scores}
+
+
+def _at_newest(
+    folder: RunFolder, recipe: Recipe, environment: dict[str, Any], root: Path, device: torch.device
+) -> tuple[Trainer, list[str]]:
+    """Return a trainer with the newest weights, and a sentence for each damaged checkpoint.
+
+    It can test, not train: runs that this one learnt from or began with are not needed.
+    """
+    if not folder.begun:
+        raise CheckpointMismatchError(
+            f"{folder.path} holds no checkpoint yet. Train it with: surge train --resume "
+            f"{folder.path}"
+        )
     trainer = Trainer(
-        recipe,
+        alone(recipe),
         load_sets(recipe.data, root),
         seed=int(environment["seed"]),
         device=device,
         folder=folder,
         options=LoopOptions(compiled=False, captured=False),
     )
-    trainer.load()
-    value, _ = trainer.evaluate()
-    return trainer, {recipe.metric: value, **trainer.scores}
+    state, notes = checkpoint.load_newest(folder.checkpoints, recipe.name, device)
+    load_trained_(trainer.parts.model, state, recipe, folder.checkpoints)
+    trainer.epoch = state["epoch"]
+    return trainer, notes
 
 
 def _confusion(trainer: Trainer, count: int) -> tuple[Tensor, int]:

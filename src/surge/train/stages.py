@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surge.errors import CheckpointMismatchError
+from surge.errors import CheckpointMismatchError, ConfigError
 from surge.recipes.placing import start_of, teacher_of
 from surge.recipes.recipe import Recipe
 from surge.train import checkpoint
@@ -34,6 +34,14 @@ def finished_state(path: Path, role: str) -> tuple[Recipe, dict[str, Tensor]]:
     return recipe, weights
 
 
+def check_unseen(recipe: Recipe, other: Recipe, where: str) -> None:
+    """Refuse another run, named by ``where``, that was trained on what this recipe holds out."""
+    if recipe.data.held_out and not other.data.held_out:
+        raise ConfigError(
+            f"{where} was trained on what {recipe.name} holds out: train it with --held-out too."
+        )
+
+
 def first_stage(recipe: Recipe) -> dict[str, Tensor]:
     """Return the weights that a second stage begins with; no other run's are accepted."""
     path = Path(recipe.model.options["start"])
@@ -44,6 +52,7 @@ def first_stage(recipe: Recipe) -> dict[str, Tensor]:
             f"{path} holds {first.name}, which is no first stage for {recipe.name}: train one "
             f"with `surge train {wanted}` and name its folder with --start."
         )
+    check_unseen(recipe, first, f"The first stage in {path}")
     return state
 
 
@@ -51,9 +60,12 @@ def first_stage(recipe: Recipe) -> dict[str, Tensor]:
 def start_from_(model: nn.Module, recipe: Recipe) -> None:
     """Copy the first stage's weights into a network, in place.
 
-    What only the second stage has (scales of its method) stays as drawn.
+    What only the second stage has (scales of its method) stays as drawn. A start that is None
+    leaves all as drawn.
     """
     path = recipe.model.options["start"]
+    if path is None:
+        return
     own = model.state_dict()
     for name, tensor in first_stage(recipe).items():
         place = name if name in own else name.replace(THRESHOLD, MOVED)
@@ -80,6 +92,7 @@ def teacher_state(recipe: Recipe) -> tuple[str, dict[str, Any]]:
             f"{path} holds {taught.name}, which is no float teacher for {recipe.data.name}: train "
             f"one with `surge train {teacher_of(recipe)}` and name its folder with --teacher."
         )
+    check_unseen(recipe, taught, f"The teacher in {path}")
     return taught.model.name, state
 
 

@@ -18,11 +18,10 @@ from surge.layers.elastic import elastic_parts
 from surge.models.bert import BertClassifier, load_bert, load_weights
 from surge.models.bert_stages import halve_, split_
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
-from surge.train import checkpoint
 from surge.train.bertadam import BertAdam
 from surge.train.distill import TextObjective
 from surge.train.parts import Place
-from surge.train.run import RunFolder
+from surge.train.stages import check_unseen, finished_state
 
 TEST_BATCH = 64
 UNDECAYED = ("bias", "LayerNorm", "method.shift")
@@ -83,7 +82,10 @@ def make_text_loaders(
 def build_bert(
     recipe: Recipe, seed: int, example: Tensor
 ) -> tuple[BertClassifier, Compensation | None]:
-    """Build the network on the CPU: pretrained, or with the weights of its teacher."""
+    """Build the network on the CPU: pretrained, or with the weights of its teacher.
+
+    A start that is None is split as drawn.
+    """
     model = _float_bert(recipe, seed)
     if recipe.distill is not None:
         load_weights(model, *teacher_state(recipe))
@@ -96,7 +98,8 @@ def build_bert(
             torch.manual_seed(seed)
             binarize_(model.classifier, method.name, skip=method.skip, **method.options)
     if "start" in options:
-        load_weights(model, *_state_of(Path(options["start"]), "first stage"))
+        if options["start"] is not None:
+            load_weights(model, *_start_state(recipe))
         split_(model)
     compensation = None
     if recipe.surge is not None:
@@ -115,18 +118,22 @@ def teacher_state(recipe: Recipe) -> tuple[dict[str, Tensor], str]:
     """Return the weights of the teacher's last checkpoint, and where they are from."""
     assert recipe.distill is not None
     path = Path(recipe.distill.teacher)
-    _, taught, _ = RunFolder.open(path)
+    taught, state = finished_state(path, "teacher")
     if taught.method is not None or taught.data.name != recipe.data.name:
         raise CheckpointMismatchError(
             f"{path} holds {taught.name}, which is no float teacher for {recipe.data.name}."
         )
-    return _state_of(path, "teacher")
+    where = f"The teacher in {path}"
+    check_unseen(recipe, taught, where)
+    return state, where
 
 
-def _state_of(path: Path, role: str) -> tuple[dict[str, Tensor], str]:
-    folder, recipe, _ = RunFolder.open(path)
-    state, _ = checkpoint.load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
-    return state["model"], f"The {role} in {path}"
+def _start_state(recipe: Recipe) -> tuple[dict[str, Tensor], str]:
+    path = Path(recipe.model.options["start"])
+    first, state = finished_state(path, "first stage")
+    where = f"The first stage in {path}"
+    check_unseen(recipe, first, where)
+    return state, where
 
 
 def objective_of(recipe: Recipe, seed: int, device: torch.device) -> TextObjective:
