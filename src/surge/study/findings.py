@@ -83,7 +83,9 @@ def step_cost(network: str, claimed: float) -> Callable[[Stored], Measured]:
         found = speed_table.over_plain(speed_table.everything(stored.folder), network)
         if ("surge", "captured") not in found:
             return Measured("nothing stored yet", OPEN)
-        words = ", ".join(f"{v}, {mode}: {ratio:.2f}" for (v, mode), ratio in found.items())
+        shown = (speed_table.PAPER_FORM, ("surge", "captured"), ("tied", "captured"))
+        kept = [kind for kind in shown if kind in found]
+        words = ", ".join(f"{v}, {mode}: {found[v, mode]:.2f}" for v, mode in kept)
         verdict = REPRODUCED if found["surge", "captured"] <= claimed else NOT
         return Measured(words, verdict)
 

@@ -13,6 +13,7 @@ from surge.study import (
     common_figure,
     cost_table,
     latency_table,
+    less_table,
     loader_table,
     results,
     row_speed,
@@ -120,6 +121,7 @@ PAGES: dict[str, dict[str, Section]] = {
     "docs/imagenet.md": {"costs": cost_table.section, "loader": loader_table.section},
     "docs/performance.md": {
         "training": speed_table.section,
+        "less": less_table.section,
         "sweeps": speed_table.sweeps_section,
         "profile": step_profile.section,
     },

@@ -87,9 +87,8 @@ def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
 
 def over_plain(rows: Sequence[Row], network: str) -> dict[tuple[str, str], float]:
     """Return (variant, mode) of a network: its time over the plain step's in that mode."""
-    wanted = (PAPER_FORM, ("surge", "captured"), ("tied", "captured"))
-    found = {(r.variant, r.mode): r for r in newest(own_kind(rows, network))}
-    pairs = {kind: pair(found[kind], rows, "plain", kind[1]) for kind in wanted if kind in found}
+    found = [row for row in newest(own_kind(rows, network)) if row.variant != "plain"]
+    pairs = {(row.variant, row.mode): pair(row, rows, "plain", row.mode) for row in found}
     return {kind: held[0].step_ms / held[1].step_ms for kind, held in pairs.items() if held}
 
 

@@ -140,7 +140,7 @@ def markdown(rows: Sequence[TableRow], more: Mapping[str, Mapping[str, str]] | N
             _spread(row.last),
             _spread(row.best),
             str(row.last.n if row.last else 0),
-            _interval(row.difference, row.row),
+            interval_cell(row.difference, row.row),
             *(cells.get(row.row, "open") for cells in more.values()),
         ]
         lines.append(f"| {' | '.join(line)} |")
@@ -153,7 +153,8 @@ def _spread(value: Estimate | None) -> str:
     return f"{value.mean:.2f}" + (f" +- {value.std:.2f}" if value.n > 1 else "")
 
 
-def _interval(value: Estimate | None, row: str) -> str:
+def interval_cell(value: Estimate | None, row: str) -> str:
+    """Return the paired difference of a row as a cell; a row without SURGE has none."""
     if base_row(row) is None:
         return "-"
     if value is None:
