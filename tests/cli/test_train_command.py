@@ -280,3 +280,11 @@ def test_choose_device_without_a_name_takes_what_is_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert choose_device(None) == torch.device("cuda:3")
+
+
+@pytest.mark.parametrize("words", [["--limit", "65", "--batch", "64"], ["--limit", "1"]])
+def test_a_batch_of_one_image_is_refused_before_a_folder_is_made(words, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["train", "digits-cnn-recu", *words, "--epochs", "1", "--out", str(out)]) == 2
+    assert "leave a batch with one image" in capsys.readouterr().err
+    assert not out.exists()

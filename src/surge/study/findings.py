@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from surge.errors import ConfigError
@@ -141,7 +142,7 @@ def best_eta(table: str, row: str, claimed: float) -> Callable[[Stored], Measure
         curve, where = _curve(stored, table, row, "eta")
         if curve is None or claimed not in curve.points or len(curve.points) < 3:
             return Measured("fewer than three values of eta are stored", OPEN)
-        means = {eta: _mean(seeds) for eta, seeds in curve.points.items()}
+        means = _means(curve.points)
         rival = max((eta for eta in means if eta != claimed), key=lambda eta: means[eta])
         shown = ", ".join(f"{eta:g}: {mean:.2f}" for eta, mean in sorted(means.items()))
         found = _difference_of(curve.points[claimed], curve.points[rival])
@@ -160,7 +161,8 @@ def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], 
         large = {} if curve is None else {s: v for s, v in curve.points.items() if s > above}
         if not large or not adaptive:
             return Measured("no run with a large fixed scale is stored", OPEN)
-        falls = {scale: _mean(seeds) - _mean(adaptive) for scale, seeds in large.items()}
+        means = _means({**large, 0.0: adaptive})
+        falls = {scale: means[scale] - means[0.0] for scale in large}
         largest = max(large)  # named before looking: the worst of several would flatter the claim
         shown = ", ".join(f"{scale:g}: {fall:+.2f}" for scale, fall in sorted(falls.items()))
         found = _difference_of(large[largest], adaptive, claimed=-1)
@@ -177,8 +179,10 @@ def _difference_of(
     return judged(estimate(pairs) if pairs else None, " points", claimed=claimed)
 
 
-def _mean(seeds: Mapping[int, float]) -> float:
-    return sum(seeds.values()) / len(seeds)
+def _means(points: Mapping[float, Mapping[int, float]]) -> dict[float, float]:
+    """Return the mean of every point over the seeds that all have, else over its own."""
+    shared = set.intersection(*(set(seeds) for seeds in points.values()))
+    return {value: fmean(seeds[s] for s in (shared or seeds)) for value, seeds in points.items()}
 
 
 def _curve(stored: Stored, table: str, row: str, key: str) -> tuple[sweeps.Curve | None, str]:

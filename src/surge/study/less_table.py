@@ -6,7 +6,7 @@ from surge.recipes import get_recipe
 from surge.study import results, speed_table
 from surge.study.tables import interval_cell, make_rows
 
-VARIANTS = ("", "tied", "1x1", "lowrank", "frozen", "fourth", "half", "salient", "fp8")
+VARIANTS = ("", "tied", "1x1", "lowrank", "frozen", "fourth", "half", "salient")
 """SURGE as the paper has it, then what does less."""
 TIMED = ("resnet20", "resnet18-224", "bert-base")
 TRAINED = "digits-cnn-recu"

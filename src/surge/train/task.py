@@ -14,6 +14,7 @@ from surge.compensation import Compensation, compensate_
 from surge.convert import binarize_
 from surge.data import Augmentation, ImageSet, ResidentLoader, hold_out, load_cifar10, load_digits
 from surge.data.glue import get_task
+from surge.errors import ConfigError
 from surge.models import build_model
 from surge.recipes.recipe import DataSpec, Recipe
 from surge.train import photos, stages, text
@@ -25,6 +26,16 @@ from surge.train.teacher import checked_teacher, teacher_objective
 
 MEASURED = 128
 """Images by which layers are chosen."""
+
+
+def check_batches(recipe: Recipe, count: int) -> None:
+    """Refuse an epoch with a batch of one image, of which a BatchNorm has no statistics."""
+    batch = recipe.train.batch
+    if count == 1 or batch == 1 or (count % batch == 1 and not recipe.train.drop_last):
+        raise ConfigError(
+            f"{recipe.name}: {count} images in batches of {batch} leave a batch with one image, of "
+            "which a BatchNorm has no statistics; choose another --limit or --batch."
+        )
 
 
 class Task:
@@ -52,6 +63,8 @@ class Task:
 
     def check(self, recipe: Recipe, sets: Any) -> None:
         """Refuse a recipe that does not fit its sets, before a folder is made for its run."""
+        if isinstance(sets[0], ImageSet):
+            check_batches(recipe, len(sets[0]))
 
     def remarks(self, sets: Any) -> list[str]:
         """Return what is to be said about the sets before a run begins."""
@@ -121,6 +134,7 @@ class PhotoTask(Task):
     def check(self, recipe: Recipe, sets: Any) -> None:
         """Refuse an impossible crop, other classes, and a foreign teacher or first stage."""
         photos.check_photos(recipe, sets)
+        check_batches(recipe, len(sets[0]))
         if recipe.distill is not None:
             checked_teacher(recipe)
         if "start" in recipe.model.options:
