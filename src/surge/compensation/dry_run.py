@@ -37,29 +37,26 @@ class Seen:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model in eval mode, and every module back into its own mode afterwards."""
+def restored(model: nn.Module) -> Iterator[None]:
+    """Put every module back into its own mode afterwards, and the buffers to their values."""
     modes = {module: module.training for module in model.modules()}
-    model.eval()
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     try:
         yield
     finally:
         for module, training in modes.items():
             module.training = training
+        with torch.no_grad():
+            for buffer, value in buffers:
+                buffer.copy_(value)
 
 
 @contextmanager
-def training(model: nn.Module) -> Iterator[None]:
-    """Put a model in training mode; afterwards modes and buffers are what they were."""
-    kept = {buffer: buffer.clone() for buffer in model.buffers()}
-    with evaluating(model):  # which puts the modes back
-        model.train()
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for buffer, value in kept.items():
-                    buffer.copy_(value)
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put a model in eval mode; afterwards it is as it was."""
+    with restored(model):
+        model.eval()
+        yield
 
 
 def call(model: nn.Module, example: Any) -> Any:
@@ -111,8 +108,8 @@ def dry_run(
             handles.append(module.register_forward_hook(note_clamp))
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     try:
-        mode = training if measured else evaluating
-        with mode(model), torch.enable_grad(), torch.random.fork_rng(list(devices)):
+        with restored(model), torch.enable_grad(), torch.random.fork_rng(list(devices)):
+            model.train(measured)
             call(model, example)
     finally:
         for handle in handles:

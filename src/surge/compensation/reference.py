@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.compensation.auxiliary import AuxiliaryPath
+from surge.compensation.dry_run import restored
 from surge.compensation.handle import Compensation
 from surge.compensation.scaler import summed_over_ranks
 from surge.errors import ConfigError
@@ -91,14 +92,10 @@ def _gradients(
     model: nn.Module, layers: list[BinaryLayer], loss: Loss, sharpness: float | None
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Return (z, dL/dz, dL/dy) of every layer; parameters, buffers and ``.grad`` do not change."""
-    kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with torch.enable_grad(), _recording(layers, sharpness) as held:
-        value = loss()
-    flat = [tensor for pair in held for tensor in pair]
-    found = torch.autograd.grad(value, flat)
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(kept[name])
+    with restored(model):
+        with torch.enable_grad(), _recording(layers, sharpness) as held:
+            value = loss()
+        found = torch.autograd.grad(value, [tensor for pair in held for tensor in pair])
     values = [z.detach() for z, _ in held]
     return list(zip(values, found[0::2], found[1::2], strict=True))
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from surge.compensation import Compensation
 from surge.compensation.auxiliary import AuxiliaryPath
-from surge.compensation.dry_run import RecordingHardtanh, dry_run
+from surge.compensation.dry_run import RecordingHardtanh, dry_run, restored
 from surge.layers.base import BinaryLayer
 from surge.layers.hooks import binary_layers
 
@@ -105,20 +105,13 @@ def delivered_share(
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Put buffers, modes, random numbers and what paths remember back as they were."""
-    modes = {module: module.training for module in model.modules()}
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     paths = [m for m in model.modules() if isinstance(m, AuxiliaryPath)]
     watched = [(path.watch, path.watch.forwards) for path in paths if path.watch is not None]
-    devices = {b.device for b, _ in buffers if b.device.type == "cuda"}
+    devices = {buffer.device for buffer in model.buffers() if buffer.device.type == "cuda"}
     try:
-        with torch.random.fork_rng(list(devices)):
+        with restored(model), torch.random.fork_rng(list(devices)):
             yield
     finally:
-        for module, training in modes.items():
-            module.training = training
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)
         for watch, forwards in watched:
             watch.forwards = forwards
         # Tensors of the batch just measured would keep its graph alive.
