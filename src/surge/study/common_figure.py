@@ -143,7 +143,6 @@ def renew(rows: Sequence[TableRow], docs: Path) -> list[Path]:
     """Draw the published picture; without two pairs there is none."""
     found, picture = pairs(rows), docs / PICTURE
     if pooled(found) is None:
-        for path in (picture, picture.with_suffix(".csv")):
-            path.unlink(missing_ok=True)
+        figures.remove(picture)
         return []
     return figures.save(draw(found), numbers(found), picture)

@@ -7,7 +7,7 @@ is to be held against is ReActNet's.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from surge.study import results, speed_table
@@ -81,16 +81,15 @@ def _pair(
     """Return a number and its share of ReActNet's, as far as both were timed with one version."""
     if row.form and mode == "captured":
         return ["-", "-"]
-    mine = [step for step in steps if _is(step, row.network, row.variant, mode)]
-    mine = [step for step in mine if getattr(step, field)]
+    known = [step for step in steps if getattr(step, field)]
+    mine = [step for step in known if _is(step, row.network, row.variant, mode)]
     if not mine:
         return ["open", "open"]
-    for step in reversed(mine):  # the newest that can be compared
-        plain = speed_table.partner(replace(step, network=PLAIN), steps, "plain", mode)
-        if plain is not None and getattr(plain, field):
-            value = getattr(step, field)
-            return [f"{value / size:,.{digits}f}", f"{value / getattr(plain, field):.2f}"]
-    return [f"{getattr(mine[-1], field) / size:,.{digits}f}", "-"]
+    found = speed_table.pair(mine[-1], known, "plain", mode, PLAIN)
+    if found is None:
+        return [f"{getattr(mine[-1], field) / size:,.{digits}f}", "-"]
+    value, plain = (getattr(step, field) for step in found)
+    return [f"{value / size:,.{digits}f}", f"{value / plain:.2f}"]
 
 
 def _is(step: Row, network: str, variant: str, mode: str) -> bool:
@@ -100,15 +99,20 @@ def _is(step: Row, network: str, variant: str, mode: str) -> bool:
 def _compared(steps: Sequence[Row]) -> str:
     """Say what the newest SURGE costs beside every other row of its version, as the paper does."""
     wanted = [("Bi-Real", "resnet18-224"), ("ReActNet", PLAIN), ("RBONN", "rbonn-224")]
-    ours = [step for step in steps if _is(step, PLAIN, "surge", "captured")]
     said = []
     for field, what in (("step_ms", "time"), ("peak_bytes", "memory")):
-        shares = []
-        for name, network in wanted if ours else ():
-            beside = replace(ours[-1], network=network)
-            other = speed_table.partner(beside, steps, "plain", "captured")
-            if other is not None and getattr(other, field) and getattr(ours[-1], field):
-                shares.append(f"{getattr(ours[-1], field) / getattr(other, field):.2f} {name}")
+        known = [step for step in steps if getattr(step, field)]
+        ours = [step for step in known if _is(step, PLAIN, "surge", "captured")][-1:]
+        pairs = [
+            (step, speed_table.partner(step, known, "plain", "captured", network), name)
+            for step in ours
+            for name, network in wanted
+        ]
+        shares = [
+            f"{getattr(step, field) / getattr(other, field):.2f} {name}"
+            for step, other, name in pairs
+            if other is not None
+        ]
         if shares:
             said.append(f"{what} {', '.join(shares)}")
     return f"A captured step with SURGE, in times that of: {'; '.join(said)}.\n" if said else ""

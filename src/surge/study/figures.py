@@ -35,6 +35,7 @@ __all__ = [
     "look",
     "new_figure",
     "panel_title",
+    "remove",
     "save",
     "whole_epochs",
     "write_csv",
@@ -290,6 +291,12 @@ def with_few_colours(picture: io.BytesIO) -> bytes:
     held = io.BytesIO()
     Image.open(picture).convert("RGB").quantize(COLOUR_COUNT).save(held, "PNG", optimize=True)
     return held.getvalue()
+
+
+def remove(path: Path) -> None:
+    """Delete a picture and its numbers, if they are there."""
+    for file in (path, path.with_suffix(".csv")):
+        file.unlink(missing_ok=True)
 
 
 def write_csv(rows: Sequence[Row], path: Path | str) -> Path:

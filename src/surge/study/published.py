@@ -62,10 +62,14 @@ def common(folder: Path) -> str:
     Every row of the table is there, open where nothing is stored.
     """
     stored, speeds = _unchanged(folder, "common"), row_speed.read(folder)
-    rows = make_rows([get_recipe(name) for name in list_recipes("common")], stored)
+    rows = _common_rows(stored)
     parts = [markdown(sorted(rows, key=_place), row_speed.columns(speeds)), _facts(stored)]
     parts += [part for part in (row_speed.facts(speeds), common_figure.summary(rows)) if part]
     return "\n".join(parts)
+
+
+def _common_rows(stored: Sequence[Result]) -> list[TableRow]:
+    return make_rows([get_recipe(name) for name in list_recipes("common")], stored)
 
 
 def _unchanged(folder: Path, table: str) -> list[Result]:
@@ -144,4 +148,4 @@ def renew_all(root: Path) -> None:
         text = renewed(path.read_text(encoding="utf-8"), page, root / "results")
         path.write_text(text, encoding="utf-8")
     speed_figures.renew(root / "results", root / "docs")
-    common_figure.renew(stored_rows(_unchanged(root / "results", "common")), root / "docs")
+    common_figure.renew(_common_rows(_unchanged(root / "results", "common")), root / "docs")

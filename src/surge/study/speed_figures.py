@@ -50,8 +50,7 @@ def renew(folder: Path, docs: Path) -> list[Path]:
     found = compared(speed_table.read(folder))
     picture = docs / speed_table.PICTURE
     if not found:
-        for path in (picture, picture.with_suffix(".csv")):
-            path.unlink(missing_ok=True)
+        figures.remove(picture)
         return []
     return figures.save(draw_sweeps(found), numbers(found), picture)
 

@@ -23,7 +23,7 @@ def everything(folder: Path) -> list[Row]:
 
 def newest(rows: Sequence[Row]) -> list[Row]:
     """Return the newest step of every kind."""
-    return list({(r.network, r.variant, r.mode, r.batch, r.width): r for r in rows}.values())
+    return list({_kind(row): row for row in rows}.values())
 
 
 def read(folder: Path) -> list[Row]:
@@ -31,23 +31,28 @@ def read(folder: Path) -> list[Row]:
     return newest(everything(folder))
 
 
-def partner(row: Row, rows: Sequence[Row], variant: str, mode: str) -> Row | None:
+def partner(
+    row: Row, rows: Sequence[Row], variant: str, mode: str, network: str | None = None
+) -> Row | None:
     """Return the newest step of another kind that was measured with the same code, if any."""
-    wanted = replace(row, variant=variant, mode=mode)
-    kinds = ("network", "variant", "mode", "batch", "width", "commit")
-    alike = (r for r in rows if all(getattr(r, k) == getattr(wanted, k) for k in kinds))
-    return next(reversed(list(alike)), None)
+    wanted = replace(row, variant=variant, mode=mode, network=network or row.network)
+    alike = (r for r in reversed(rows) if r.commit == wanted.commit and _kind(r) == _kind(wanted))
+    return next(alike, None)
 
 
-def pair(row: Row, rows: Sequence[Row], variant: str, mode: str) -> tuple[Row, Row] | None:
+def pair(
+    row: Row, rows: Sequence[Row], variant: str, mode: str, network: str | None = None
+) -> tuple[Row, Row] | None:
     """Return the newest step of this kind and one of another kind, measured with the same code."""
-    kinds = ("network", "variant", "mode", "batch", "width")
-    for own in reversed(rows):
-        if all(getattr(own, k) == getattr(row, k) for k in kinds):
-            other = partner(own, rows, variant, mode)
-            if other is not None:
-                return own, other
+    for own in (r for r in reversed(rows) if _kind(r) == _kind(row)):
+        other = partner(own, rows, variant, mode, network)
+        if other is not None:
+            return own, other
     return None
+
+
+def _kind(row: Row) -> tuple[str, str, str, int, int]:
+    return row.network, row.variant, row.mode, row.batch, row.width
 
 
 def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
