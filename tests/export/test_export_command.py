@@ -67,7 +67,7 @@ def test_export_measures_a_packed_file_beside_torch(engine, run_folder, tmp_path
     assert model.metadata("accuracy") == model.metadata("accuracy_torch")
     assert model.metadata("recipe") == "digits-cnn-recu-surge"
     # The run was limited to 64 test images, and so is its test.
-    assert model.metadata("tested_on") == "digits, 64 images"
+    assert model.metadata("tested_on") == "digits, test set, first 64, 64 images"
 
 
 def test_export_of_one_checkpoint_gives_the_same_network(engine, run_folder, tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,20 @@ def _print_stored(command: ReproduceCommand, console: Console) -> int:
     return 0
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What is to be done, with what, until when."""
+
+    command: ReproduceCommand
+    recipes: list[Recipe]
+    jobs: list[Job]
+    stored: list[results.Result]
+    root: Path
+    device: torch.device
+    deadline: float | None
+    console: Console
+
+
 def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) -> int:
     _check_jobs(command)
     device = choose_device(command.device)
@@ -123,41 +138,31 @@ def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) ->
     jobs = missing(recipes, seeds, stored, command.runs)
     console.print(f"{len(jobs)} of {len(recipes) * len(seeds)} runs are missing")
     _check_together(command, recipes)
-    if command.jobs > 1:
-        failed = _work_apart(command, recipes, jobs, stored, device, deadline, console)
-    else:
-        failed = _work_here(command, recipes, jobs, stored, device, deadline, console)
+    work = _Work(command, recipes, jobs, stored, root, device, deadline, console)
+    failed = _apart(work) if command.jobs > 1 else _here(work)
     left = len(missing(recipes, seeds, results.read(command.results, command.table), command.runs))
     if deadline is not None and left > failed:
         console.print(f"{left - failed} left for another call: --budget was too short for them")
     return failed
 
 
-def _work_here(
-    command: ReproduceCommand,
-    recipes: list[Recipe],
-    jobs: list[Job],
-    stored: list[results.Result],
-    device: torch.device,
-    deadline: float | None,
-    console: Console,
-) -> int:
+def _here(work: _Work) -> int:
     """Do the jobs one after the other, or several at a time on streams of one GPU."""
-    root = resolve_root(command.data, os.environ)
+    command, console, device, stored = work.command, work.console, work.device, work.stored
     # One set of images at a time: most tables have only one.
-    load = lru_cache(1)(partial(load_sets, root=root))
+    load = lru_cache(1)(partial(load_sets, root=work.root))
     options = LoopOptions(
-        deadline=deadline,
+        deadline=work.deadline,
         shared=command.together > 1,
         compiled=command.compiled,
         captured=command.captured,
     )
-    queue = fitting(jobs, stored, hardware(device), deadline, command.together)
+    queue = fitting(work.jobs, stored, hardware(device), work.deadline, command.together)
     failed = 0
     while group := list(islice(queue, command.together)):
         begun: list[tuple[Job, RunFolder, dict[str, Any]]] = []
         runs: list[Callable[[], Outcome]] = []
-        ready = _ready(group, recipes, command, console)
+        ready = _ready(group, work.recipes, command, console)
         failed += len(group) - len(ready)
         if not ready:
             continue
@@ -183,17 +188,10 @@ def _work_here(
     return failed
 
 
-def _work_apart(
-    command: ReproduceCommand,
-    recipes: list[Recipe],
-    jobs: list[Job],
-    stored: list[results.Result],
-    device: torch.device,
-    deadline: float | None,
-    console: Console,
-) -> int:
+def _apart(work: _Work) -> int:
     """Do the jobs in processes of their own."""
-    for recipe in recipes:  # a mistake is better refused here than in every process
+    command, console, device, jobs = work.command, work.console, work.device, work.jobs
+    for recipe in work.recipes:  # a mistake is better refused here than in every process
         fixed = task_of(recipe.data).fixed
         choose_mode(device, World(), command.compiled, command.captured, fixed=fixed)
     if device.type == "cuda" and len(jobs) > 1 and not mps_runs():
@@ -203,13 +201,13 @@ def _work_apart(
         jobs,
         size,
         train_apart,
-        (command, deadline, size),
-        complete=partial(with_others, recipes=recipes, command=command),
-        stored=stored,
+        (command, work.deadline, size),
+        complete=partial(with_others, recipes=work.recipes, command=command),
+        stored=work.stored,
         where=command.results,
         console=console,
         device=device,
-        deadline=deadline,
+        deadline=work.deadline,
     )
     return crew.work()
 

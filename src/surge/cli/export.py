@@ -95,13 +95,13 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
     from surge.errors import CheckpointMismatchError
     from surge.recipes import get_recipe
     from surge.train.build import alone, build_network, load_trained_
-    from surge.train.checkpoint import load_newest
+    from surge.train.checkpoint import load_newest, load_one
     from surge.train.run import RunFolder
 
     sentences: list[str] = []
     accuracy = None
     if path.is_file():
-        state = _read_checkpoint(path)
+        state = load_one(path, None, torch.device("cpu"))
         recipe, seed = get_recipe(str(state.get("recipe"))), 0
         if recipe.model.name == "bert":
             raise CheckpointMismatchError(
@@ -120,26 +120,6 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
     return recipe, model.eval(), example, {**facts, "accuracy": accuracy}, tuple(sentences)
 
 
-def _read_checkpoint(path: Path) -> dict[str, Any]:
-    """Return the state in one checkpoint file, or raise."""
-    import pickle
-
-    import torch
-
-    from surge.errors import CheckpointMismatchError
-    from surge.train.checkpoint import FORMAT
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise CheckpointMismatchError(f"{path} cannot be read as a checkpoint.") from error
-    if not isinstance(state, dict) or state.get("format") != FORMAT:
-        raise CheckpointMismatchError(
-            f"{path} is not a checkpoint of this package (format {FORMAT})."
-        )
-    return state
-
-
 def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> str:
     """Test a packed file and its model, note both accuracies in the file, and say them."""
     import os
@@ -156,8 +136,7 @@ def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> 
         raise ConfigError(f"--measure needs images in memory; {recipe.data.name} has none there.")
     if recipe.data.size is not None:
         images = middle_of(images, recipe.data.size)
-    # Of a test set a file holds the name alone, as the one that ships does.
-    tested = data_name(recipe) if recipe.data.held_out else recipe.data.name
+    tested = data_name(recipe)
     engine, reference = engine_accuracy(path, images), torch_accuracy(model, images)
     add_facts(
         path,
@@ -169,7 +148,7 @@ def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> 
         },
     )
     return (
-        f"top-1 on {len(images)} images ({data_name(recipe)}): {engine:.2f} % in the engine, "
+        f"top-1 on {len(images)} images ({tested}): {engine:.2f} % in the engine, "
         f"{reference:.2f} % in torch; both are noted in the file."
     )
 

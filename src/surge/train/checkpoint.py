@@ -51,8 +51,8 @@ def load_newest(
     raise CheckpointMismatchError(f"{folder} holds no readable checkpoint{why}.")
 
 
-def load_one(path: Path, recipe: str, device: torch.device) -> dict[str, Any]:
-    """Return what one file holds, or raise."""
+def load_one(path: Path, recipe: str | None, device: torch.device) -> dict[str, Any]:
+    """Return what one file holds, or raise; without the name of a recipe any will do."""
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
@@ -62,12 +62,12 @@ def load_one(path: Path, recipe: str, device: torch.device) -> dict[str, Any]:
     return found
 
 
-def _check(state: Any, path: Path, recipe: str) -> None:
+def _check(state: Any, path: Path, recipe: str | None) -> None:
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         raise CheckpointMismatchError(
             f"{path} is not a checkpoint of this package (format {FORMAT})."
         )
-    if state.get("recipe") != recipe:
+    if recipe is not None and state.get("recipe") != recipe:
         raise CheckpointMismatchError(
             f'{path} belongs to the recipe "{state.get("recipe")}", not to "{recipe}".'
         )

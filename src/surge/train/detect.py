@@ -86,6 +86,7 @@ class DetectionTask(Task):
     hits = None
     fixed = False
     measurable = False
+    normed = False
 
     def load_sets(self, spec: DataSpec, root: Path) -> tuple[DecodedSet, DecodedSet]:
         """Return decoded images with their boxes."""

@@ -47,6 +47,8 @@ class Task:
     """Whether all steps do the same work, so that they can be compiled and captured."""
     measurable: ClassVar[bool] = True
     """Whether the delivered dose means something here."""
+    normed: ClassVar[bool] = True
+    """Whether networks have norms over the batch that learn, so that one input is no batch."""
 
     def load_sets(self, spec: DataSpec, root: Path) -> Any:
         """Return what is trained on and what is tested on."""
@@ -63,7 +65,7 @@ class Task:
 
     def check(self, recipe: Recipe, sets: Any) -> None:
         """Refuse a recipe that does not fit its sets, before a folder is made for its run."""
-        if isinstance(sets[0], ImageSet):
+        if self.normed:
             check_batches(recipe, len(sets[0]))
 
     def remarks(self, sets: Any) -> list[str]:
@@ -133,8 +135,8 @@ class PhotoTask(Task):
 
     def check(self, recipe: Recipe, sets: Any) -> None:
         """Refuse an impossible crop, other classes, and a foreign teacher or first stage."""
+        super().check(recipe, sets)
         photos.check_photos(recipe, sets)
-        check_batches(recipe, len(sets[0]))
         if recipe.distill is not None:
             checked_teacher(recipe)
         if "start" in recipe.model.options:
@@ -162,6 +164,7 @@ class TextTask(Task):
 
     hits = "accuracy"
     measurable = False
+    normed = False
 
     def load_sets(self, spec: DataSpec, root: Path) -> Any:
         """Return tokenised sentences."""

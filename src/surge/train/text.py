@@ -21,7 +21,7 @@ from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
 from surge.train.bertadam import BertAdam
 from surge.train.distill import TextObjective
 from surge.train.parts import Place
-from surge.train.stages import check_unseen, finished_state
+from surge.train.stages import check_unseen, finished_state, first_stage
 
 TEST_BATCH = 64
 UNDECAYED = ("bias", "LayerNorm", "method.shift")
@@ -99,7 +99,7 @@ def build_bert(
             binarize_(model.classifier, method.name, skip=method.skip, **method.options)
     if "start" in options:
         if options["start"] is not None:
-            load_weights(model, *_start_state(recipe))
+            load_weights(model, first_stage(recipe), f"The first stage in {options['start']}")
         split_(model)
     compensation = None
     if recipe.surge is not None:
@@ -125,14 +125,6 @@ def teacher_state(recipe: Recipe) -> tuple[dict[str, Tensor], str]:
         )
     where = f"The teacher in {path}"
     check_unseen(recipe, taught, where)
-    return state, where
-
-
-def _start_state(recipe: Recipe) -> tuple[dict[str, Tensor], str]:
-    path = Path(recipe.model.options["start"])
-    first, state = finished_state(path, "first stage")
-    where = f"The first stage in {path}"
-    check_unseen(recipe, first, where)
     return state, where
 
 
