@@ -37,12 +37,11 @@ class BONN(Method):
               the width s of the prior of every filter
     Schedule  the loss starts with the first announced epoch.   Output scale  none (in k_b).
     Paper vs here: m and s are not learned by gradient but set to where the loss is smallest, the
-    mean and standard deviation of abs(k), after every step. Where v starts and n are not stated.
-    From 1 the loss draws every abs(k) to 1; with n = 0.01 its pull on a weight near 0 is as strong
-    as the gradient of a ResNet-20 on CIFAR-10. Signs then hardly flip, so n is 0.001. The feature
-    loss needs features and labels, which no layer has: :class:`FeatureLoss`, a mean over the batch
-    (a sum there), which the training loop for images asks for; ``feature_strength=0`` leaves it
-    out.
+    mean and standard deviation of abs(k), after every step. Where v starts and n are not stated:
+    from 1 the loss would draw every abs(k) to 1, and n weighs a pull away from 0, against which a
+    sign must flip; it is 0.001. The feature loss needs features and labels, which no layer has:
+    :class:`FeatureLoss`, a mean over the batch (a sum there), which the training loop for images
+    asks for; ``feature_strength=0`` leaves it out.
     """
 
     dropped = ("mode", "width", "active_strength", "vector")
