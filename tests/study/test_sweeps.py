@@ -110,3 +110,11 @@ def test_runs_that_broke_down_are_named_and_leave_the_scale_to_the_others():
     assert 66.0 < low < 75.0 and high > 82.0
     (axes,) = sweeps.draw(sweeps.rows(stored(), "eta"), "eta").axes
     assert not any("↓" in text.get_text() for text in axes.texts)
+
+
+def test_values_are_compared_over_the_seeds_that_all_have():
+    more = [result(ROW, 7, 50.0)]
+    for key in ("eta", "fixed_scale"):
+        for curve in sweeps.curves([*stored(), *more], key).values():
+            lines = [*curve.points.values(), *curve.references.values()]
+            assert {tuple(sorted(line)) for line in lines} == {(0, 1)}

@@ -142,7 +142,7 @@ def best_eta(table: str, row: str, claimed: float) -> Callable[[Stored], Measure
         curve, where = _curve(stored, table, row, "eta")
         if curve is None or claimed not in curve.points or len(curve.points) < 3:
             return Measured("fewer than three values of eta are stored", OPEN)
-        means = _means(curve.points)
+        means = {eta: fmean(seeds.values()) for eta, seeds in curve.points.items()}
         rival = max((eta for eta in means if eta != claimed), key=lambda eta: means[eta])
         shown = ", ".join(f"{eta:g}: {mean:.2f}" for eta, mean in sorted(means.items()))
         found = _difference_of(curve.points[claimed], curve.points[rival])
@@ -161,8 +161,8 @@ def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], 
         large = {} if curve is None else {s: v for s, v in curve.points.items() if s > above}
         if not large or not adaptive:
             return Measured("no run with a large fixed scale is stored", OPEN)
-        means = _means({**large, 0.0: adaptive})
-        falls = {scale: means[scale] - means[0.0] for scale in large}
+        usual = fmean(adaptive.values())
+        falls = {scale: fmean(seeds.values()) - usual for scale, seeds in large.items()}
         largest = max(large)  # named before looking: the worst of several would flatter the claim
         shown = ", ".join(f"{scale:g}: {fall:+.2f}" for scale, fall in sorted(falls.items()))
         found = _difference_of(large[largest], adaptive, claimed=-1)
@@ -177,12 +177,6 @@ def _difference_of(
 ) -> Measured:
     pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     return judged(estimate(pairs) if pairs else None, " points", claimed=claimed)
-
-
-def _means(points: Mapping[float, Mapping[int, float]]) -> dict[float, float]:
-    """Return the mean of every point over the seeds that all have, else over its own."""
-    shared = set.intersection(*(set(seeds) for seeds in points.values()))
-    return {value: fmean(seeds[s] for s in (shared or seeds)) for value, seeds in points.items()}
 
 
 def _curve(stored: Stored, table: str, row: str, key: str) -> tuple[sweeps.Curve | None, str]:

@@ -66,7 +66,10 @@ def row_of(result: Result) -> str:
 
 
 def curves(results: Sequence[Result], key: str) -> dict[Where, Curve]:
-    """Return every stored curve over ``eta``, of two values at least, or over ``fixed_scale``."""
+    """Return every stored curve over ``eta``, of two values at least, or over ``fixed_scale``.
+
+    Its points and references are those of the seeds that all of them have, if there are such.
+    """
     found: dict[Where, Curve] = {}
     results = [result for result in results if _decides(result)]
     for result in results:
@@ -87,7 +90,17 @@ def curves(results: Sequence[Result], key: str) -> dict[Where, Curve]:
             if (row_of(result), result.data, result.epochs) == plain:
                 curve.references.setdefault(WITHOUT, {})[result.seed] = result.last
     least = 2 if key == "eta" else 1
-    return {where: curve for where, curve in found.items() if len(curve.points) >= least}
+    return {where: _alike(curve) for where, curve in found.items() if len(curve.points) >= least}
+
+
+def _alike(curve: Curve) -> Curve:
+    """Leave a curve the seeds that all its points and references have, if there are such."""
+    lines = (*curve.points.values(), *curve.references.values())
+    shared = set.intersection(*(set(line) for line in lines))
+    for line in lines if shared else ():
+        for seed in set(line) - shared:
+            del line[seed]
+    return curve
 
 
 def _decides(result: Result) -> bool:
