@@ -10,6 +10,7 @@ from surge.layers import BinaryConv2d, BinaryLinear
 from surge.method import (
     Geometry,
     Method,
+    by_sample,
     check_options,
     get_method,
     list_methods,
@@ -221,3 +222,32 @@ def test_binary_checkpoint_in_a_stateless_method_is_refused():
     state = BinaryLinear(4, 2, method="recu").state_dict()
     with pytest.raises(RuntimeError, match=r"Unexpected key.*method\.alpha"):
         BinaryLinear(4, 2, method="bnn").load_state_dict(state)
+
+
+@pytest.mark.parametrize("method", ["recu", "rbnn"])
+def test_prepared_input_does_not_depend_on_the_layout(method):
+    layer = BinaryConv2d(4, 4, 3, method=method)
+    x = torch.randn(2, 4, 5, 6, generator=torch.Generator().manual_seed(0))
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        seen = x.to(memory_format=layout).requires_grad_()
+        z = layer.method.prepare_input(seen)
+        assert z.is_contiguous(memory_format=layout)
+        (gradient,) = torch.autograd.grad(z.square().sin().sum(), seen)
+        found.append((z, gradient))
+    for plain, last in zip(*found, strict=True):
+        torch.testing.assert_close(last, plain)
+
+
+def test_rule_sees_the_order_of_memory():
+    seen = []
+
+    def rule(x, dims):
+        seen.append((tuple(x.shape), x.is_contiguous(), dims))
+        return x
+
+    x = torch.randn(2, 4, 5, 6)
+    geometry = BinaryConv2d(4, 4, 3, method="bnn").geometry
+    for layout in (torch.contiguous_format, torch.channels_last):
+        assert torch.equal(by_sample(x.to(memory_format=layout), geometry, rule), x)
+    assert seen == [((2, 4, 5, 6), True, (1, 2, 3)), ((2, 5, 6, 4), True, (1, 2, 3))]

@@ -94,6 +94,11 @@ def sign(x: Tensor) -> Tensor:
     return torch.where(x >= 0, 1.0, torch.where(x < 0, -1.0, x)).to(x.dtype)
 
 
+def is_channels_last(x: Tensor) -> bool:
+    """Return whether an image is laid out pixel by pixel."""
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
 def widened(x: Tensor) -> Tensor:
     """Return ``x`` in float32 at least, for sums and series that half precision would spoil."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -88,6 +88,20 @@ def needs_spread(name: str, weight: Tensor) -> None:
         )
 
 
+def by_sample(
+    x: Tensor, geometry: Geometry, rule: Callable[[Tensor, tuple[int, ...]], Tensor]
+) -> Tensor:
+    """Apply a rule to every sample of an input; it is told which dimensions belong to one.
+
+    An image that is laid out pixel by pixel is shown so: compiled sums run along the dimensions,
+    and across memory they take several times as long.
+    """
+    dims = geometry.sample_dims(x)
+    if not functional.is_channels_last(x):
+        return rule(x, dims)
+    return rule(x.movedim(1, -1), dims).movedim(-1, 1)
+
+
 def standardize(weight: Tensor, *, eps: float = 0.0) -> Tensor:
     """Return ``(w - mean) / sqrt(var + eps)`` of every filter, with the unbiased variance.
 

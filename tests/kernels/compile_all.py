@@ -13,7 +13,7 @@ POINTERS = {
     **dict.fromkeys(("alpha", "scale", "level", "partial", "boxes"), "*fp32"),
     **dict.fromkeys(("alive", "standing"), "*i8"),
 }
-NUMBERS = {"count": "i32", "blocks": "i32", "threshold": "fp32"}
+NUMBERS = {**dict.fromkeys(("count", "blocks", "parts", "size"), "i32"), "threshold": "fp32"}
 
 
 def compiled(kernel, constants, dtype, target, **options):
@@ -38,11 +38,13 @@ def kernels():
             (narrow_conv._input_gradient, narrow_conv.INPUT[width], {"SURROGATE": 1}),
             (narrow_conv._weight_gradient, narrow_conv.WEIGHT[width], {}),
         ):
-            constants = {**sizes, **more, "DUAL": True, "BLOCK": tile.pixels}
+            constants = {**sizes, **more, "DUAL": True, "GROUP": tile.pixels, "BLOCK": tile.groups}
             yield kernel, constants, {"num_warps": tile.warps, "num_stages": tile.stages}
     tile, sizes = narrow_conv.FORWARD, {"HEIGHT": 32, "WIDTH": 32, "INPUTS": 16, "OUTPUTS": 16}
-    constants = {**sizes, "SCALED": True, "BLOCK": tile.pixels}
+    constants = {**sizes, "SCALED": True, "GROUP": tile.pixels, "BLOCK": tile.groups}
     yield narrow_conv._forward, constants, {"num_warps": tile.warps, "num_stages": tile.stages}
+    constants = {"INPUTS": 16, "OUTPUTS": 16, "ROWS": 16, "BLOCK": narrow_conv.ADDED.groups}
+    yield narrow_conv._add_up, constants, {"num_warps": narrow_conv.ADDED.warps}
     yield thinning._thin, {"BLOCK": thinning.BLOCK}, {"num_warps": 8, "enable_fp_fusion": False}
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from surge.functional import operator, sign
+from surge.functional import is_channels_last, operator, sign
 from surge.kernels import fused
 from surge.layers.elastic import nearer_level
-from surge.layers.product import is_channels_last, product_dtype
+from surge.layers.product import product_dtype
 from surge.method import Method
 
 if TYPE_CHECKING:

@@ -140,11 +140,6 @@ def transposed_factors(
     return to_x, to_left.flatten(1), to_right
 
 
-def is_channels_last(x: Tensor) -> bool:
-    """Return whether an image is laid out pixel by pixel."""
-    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-
-
 def product_dtype(x: Tensor) -> torch.dtype:
     """Return the dtype in which a product with ``x`` comes out: autocast's, where that is on."""
     kind = x.device.type

@@ -12,6 +12,7 @@ from surge.functional import operator, save_inputs, sign, widened
 from surge.method import (
     Geometry,
     Method,
+    by_sample,
     mean_magnitude,
     needs_spread,
     register_method,
@@ -54,6 +55,11 @@ def random_rotation(size: int, seed: int) -> Tensor:
     q, r = torch.linalg.qr(drawn)
     rotation: Tensor = q * r.diagonal().sign()
     return rotation
+
+
+def _standardized(x: Tensor, dims: tuple[int, ...]) -> Tensor:
+    centred = x - x.mean(dim=dims, keepdim=True)
+    return centred / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
 
 
 @register_method("rbnn", bits=(1, 1), reference="Lin et al., NeurIPS 2020, arXiv:2009.13055")
@@ -107,9 +113,7 @@ class RBNN(Method):
 
     def prepare_input(self, x: Tensor) -> Tensor:
         """Standardise every sample."""
-        dims = self.geometry.sample_dims(x)
-        centred = x - x.mean(dim=dims, keepdim=True)
-        return centred / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
+        return by_sample(x, self.geometry, _standardized)
 
     def input_sharpness(self) -> Tensor:
         """Return t as inputs have it, never below 1."""

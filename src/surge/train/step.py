@@ -77,15 +77,19 @@ def compiled_step(
 ) -> Callable[..., Any]:
     """Compile a whole forward of a model.
 
-    Where all weights are small, kernels that do the same to several of them are put together.
-    Elsewhere that would only make sums slower: they get tiles that suit none of them.
+    Where all weights are small, kernels that do not depend on each other are put together, each
+    with tiles of its own.
 
     A ``lean`` backward computes norms, signs and masks again from the outputs of products, which
     are all it keeps; by default the compiler keeps whatever is read in several places.
     """
     small = all(p.numel() <= SMALL for p in model.parameters())
+    together: dict[str, Any] = {
+        "combo_kernels": small,
+        "combo_kernel_per_subkernel_blocks": small,
+    }
     compiled: Callable[..., Any] = torch.compile(
-        _own_code(forward), fullgraph=True, options={"combo_kernels": small}
+        _own_code(forward), fullgraph=True, options=together
     )
     if not lean:
         return compiled
