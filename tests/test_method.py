@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from surge import functional, method
 from surge.errors import ConfigError
@@ -10,7 +11,6 @@ from surge.layers import BinaryConv2d, BinaryLinear
 from surge.method import (
     Geometry,
     Method,
-    by_sample,
     check_options,
     get_method,
     list_methods,
@@ -18,6 +18,7 @@ from surge.method import (
     needs_spread,
     per_filter,
     register_method,
+    sample_moments,
     standardize,
 )
 
@@ -239,15 +240,37 @@ def test_prepared_input_does_not_depend_on_the_layout(method):
         torch.testing.assert_close(last, plain)
 
 
-def test_rule_sees_the_order_of_memory():
-    seen = []
-
-    def rule(x, dims):
-        seen.append((tuple(x.shape), x.is_contiguous(), dims))
-        return x
-
-    x = torch.randn(2, 4, 5, 6)
+@pytest.mark.parametrize("shift", [0.0, 1000.0])
+def test_moments_do_not_depend_on_the_layout(shift):
     geometry = BinaryConv2d(4, 4, 3, method="bnn").geometry
-    for layout in (torch.contiguous_format, torch.channels_last):
-        assert torch.equal(by_sample(x.to(memory_format=layout), geometry, rule), x)
-    assert seen == [((2, 4, 5, 6), True, (1, 2, 3)), ((2, 5, 6, 4), True, (1, 2, 3))]
+    x = torch.randn(2, 4, 5, 6, generator=torch.Generator().manual_seed(0)) + shift
+    plain = sample_moments(x, geometry)
+    last = sample_moments(x.to(memory_format=torch.channels_last), geometry)
+    exact = x.double().mean((1, 2, 3)), x.double().var((1, 2, 3))
+    for found, other, expected in zip(plain, last, exact, strict=True):
+        assert found.shape == (2, 1, 1, 1) and other.shape == (2, 1, 5, 6)
+        torch.testing.assert_close(other, found.expand_as(other))
+        torch.testing.assert_close(other[:, 0, 0, 0].double(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_sample_without_spread_has_no_negative_variance():
+    geometry = BinaryConv2d(4, 4, 3, method="bnn").geometry
+    x = torch.full((1, 4, 3, 3), 0.1).to(memory_format=torch.channels_last)
+    assert sample_moments(x, geometry)[1].eq(0).all()
+
+
+def test_pixels_are_summed_as_they_lie_in_memory():
+    """Sums over channels first, forward and backward: they are neighbours in memory."""
+    geometry = BinaryConv2d(4, 4, 3, method="bnn").geometry
+    x = torch.randn(2, 4, 5, 6).to(memory_format=torch.channels_last).requires_grad_()
+    summed = set()
+
+    class Sums(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function is torch.ops.aten.sum.dim_IntList:
+                summed.add((tuple(args[0].shape), tuple(d % 4 for d in args[1])))
+            return function(*args, **(kwargs or {}))
+
+    with Sums():
+        (x / sample_moments(x, geometry)[1]).square().sum().backward()
+    assert summed == {((2, 4, 5, 6), (1,)), ((2, 1, 5, 6), (2, 3))}

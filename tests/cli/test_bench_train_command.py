@@ -51,6 +51,16 @@ def test_rows_picture_and_stored_results(tmp_path, capsys):
     assert "time / plain" in capsys.readouterr().out
 
 
+def test_nothing_measured_is_said(tmp_path, capsys):
+    code = run(
+        *("--network", "small", "--variants", "literal", "--modes", "compiled"),
+        *("--out", str(tmp_path)),
+    )
+    assert code != 0
+    assert "No step was measured" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_steps_are_built_in_processes_of_their_own(tmp_path, capsys):
     """A network that only this process knows is left out there, and named."""
     code = run(

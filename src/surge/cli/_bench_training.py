@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from surge.cli.console import print_table, progress
-from surge.errors import ConfigError
+from surge.errors import ConfigError, SurgeError
 from surge.study import figures, speed_table, training_speed
 from surge.study.ceilings import Ceilings, measured_ceilings
 from surge.study.elsewhere import Subject, built
@@ -91,6 +91,8 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
                     wide = f", width {job.width}" if job.width > 1 else ""
                     advance(f"{job.network} {job.mode}, batch {job.batch}{wide}")
             torch._dynamo.reset()
+    if not rows:
+        raise SurgeError("No step was measured: see above; literal ones are always eager.")
     _show(rows, console)
     paths = figures.save(draw(rows), [row.as_dict() for row in rows], command.out / "training.png")
     console.print(f"The picture: {paths[0]}")

@@ -49,7 +49,7 @@ class ReproduceCommand:
     to go on. Runs that are known to take longer than what is left of it are not begun."""
     jobs: int = 1
     """Runs side by side, each in a process of its own: as soon as one ends the next begins.
-    Compiling takes a core for a minute, and a small network leaves much of a large GPU idle."""
+    Compiling takes a core for a minute, and tests leave a GPU pauses that others fill."""
     together: int = 1
     """Runs side by side in one process, as streams of one GPU; not with --jobs."""
     compiled: bool | None = None

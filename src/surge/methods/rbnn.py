@@ -12,10 +12,10 @@ from surge.functional import operator, save_inputs, sign, widened
 from surge.method import (
     Geometry,
     Method,
-    by_sample,
     mean_magnitude,
     needs_spread,
     register_method,
+    sample_moments,
     standardize,
 )
 from surge.methods.irnet import sharpness_at
@@ -55,11 +55,6 @@ def random_rotation(size: int, seed: int) -> Tensor:
     q, r = torch.linalg.qr(drawn)
     rotation: Tensor = q * r.diagonal().sign()
     return rotation
-
-
-def _standardized(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    centred = x - x.mean(dim=dims, keepdim=True)
-    return centred / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
 
 
 @register_method("rbnn", bits=(1, 1), reference="Lin et al., NeurIPS 2020, arXiv:2009.13055")
@@ -113,7 +108,8 @@ class RBNN(Method):
 
     def prepare_input(self, x: Tensor) -> Tensor:
         """Standardise every sample."""
-        return by_sample(x, self.geometry, _standardized)
+        mean, variance = sample_moments(x, self.geometry)
+        return (x - mean) / (variance + 1e-5).sqrt()
 
     def input_sharpness(self) -> Tensor:
         """Return t as inputs have it, never below 1."""

@@ -7,7 +7,14 @@ from torch import Tensor, nn
 
 from surge import functional
 from surge.errors import ConfigError
-from surge.method import Geometry, Method, by_sample, needs_spread, register_method, standardize
+from surge.method import (
+    Geometry,
+    Method,
+    needs_spread,
+    register_method,
+    sample_moments,
+    standardize,
+)
 
 TAU_MIN, TAU_MAX = 0.85, 0.99
 
@@ -20,10 +27,6 @@ def tau_at(progress: float, low: float = TAU_MIN, high: float = TAU_MAX) -> floa
     """
     a = (high - low) / (math.e - 1)
     return a * math.exp(progress) + low - a
-
-
-def _divided(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    return x / (x.var(dim=dims, keepdim=True) + 1e-5).sqrt()
 
 
 @register_method("recu", bits=(1, 1), reference="Xu et al., ICCV 2021, arXiv:2103.12369")
@@ -67,7 +70,8 @@ class ReCU(Method):
         """Divide every sample by its standard deviation while training."""
         if not self.training:
             return x
-        return by_sample(x, self.geometry, _divided)
+        _, variance = sample_moments(x, self.geometry)
+        return x / (variance + 1e-5).sqrt()
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Standardise, clamp the tails, take the sign."""

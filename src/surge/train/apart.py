@@ -1,7 +1,7 @@
 """Work in a process of its own: what it says on its way, how it ended, and how to end it.
 
-Compiling a training step takes a minute of one core, and small networks leave most of a large GPU
-idle: runs that share nothing but a machine are best kept in processes.
+Compiling a training step takes a minute of one core, in which a GPU waits: runs that share nothing
+but a machine are best kept in processes.
 """
 
 import faulthandler

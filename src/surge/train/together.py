@@ -1,4 +1,4 @@
-"""Several runs in one process at the same time: small networks leave most of a large GPU idle.
+"""Several runs in one process at the same time: one fills the pauses of another.
 
 Each run has a thread and a stream of its own; what they compute is what each computes alone. All
 are built before the first begins, because building uses what a process has only once: torch's
