@@ -1,9 +1,12 @@
 """Small networks, and the arithmetic of SURGE written a second time, in NumPy and float64."""
 
 import copy
+import json
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +19,8 @@ from surge.method import get_method
 
 METHODS = surge.list_methods()
 COMPENSABLE = [method for method in METHODS if not get_method(method).not_compensable]
+CENTRED = [method for method in METHODS if get_method(method).centred_values]
+"""Methods whose two values have a middle other than 0."""
 REPRESENTATIVES = ("bnn", "recu", "reactnet")
 """Methods for which z, the tensor that enters sign, is x itself, x divided, and x shifted."""
 
@@ -102,6 +107,24 @@ every_case = _subjects(list(CASES))
 every_kind = _subjects(KINDS)
 each_kind = pytest.mark.parametrize("case", [CASES[kind] for kind in KINDS], ids=KINDS)
 variants = pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS.keys())
+
+
+@cache
+def published_methods():
+    """Methods with a row in the paper's tables (those of GLUE are for another BERT) or a result.
+
+    Of these the tests know more than what a method says of itself; a new one needs no such words.
+    """
+    from surge.recipes import get_recipe, list_recipes
+
+    results = Path(__file__).parents[1] / "results" / "common.jsonl"
+    measured = {json.loads(line)["recipe"] for line in results.read_text().splitlines()}
+    return {
+        recipe.method.name
+        for recipe in map(get_recipe, list_recipes())
+        if recipe.method
+        and (recipe.paper is not None or recipe.table == "glue" or recipe.name in measured)
+    }
 
 
 @contextmanager

@@ -88,27 +88,6 @@ def needs_spread(name: str, weight: Tensor) -> None:
         )
 
 
-def sample_moments(x: Tensor, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """Return mean and unbiased variance of every sample, shaped to broadcast over the input.
-
-    Compiled sums run along dimensions, and across memory they take several times as long. So an
-    image that is laid out pixel by pixel is summed pixel by pixel, here and in the backward.
-    """
-    dims = geometry.sample_dims(x)
-    if not functional.is_channels_last(x):
-        return x.mean(dim=dims, keepdim=True), x.var(dim=dims, keepdim=True)
-    count, near = x[0].numel(), functional.widened(x[:, :1, :1, :1].detach())
-    away = functional.widened(x) - near  # from a value of the sample: squares stay small
-    total, squares = (
-        values.sum(dim=1, keepdim=True).sum(dim=(2, 3), keepdim=True)
-        for values in (away, away.square())
-    )
-    variance = (squares - total.square() / count).clamp(min=0) / (count - 1)
-    mean, variance = (near + total / count).to(x.dtype), variance.to(x.dtype)
-    pixels = (-1, -1, *x.shape[2:])
-    return mean.expand(pixels), variance.expand(pixels)
-
-
 def standardize(weight: Tensor, *, eps: float = 0.0) -> Tensor:
     """Return ``(w - mean) / sqrt(var + eps)`` of every filter, with the unbiased variance.
 

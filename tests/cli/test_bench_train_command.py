@@ -51,13 +51,19 @@ def test_rows_picture_and_stored_results(tmp_path, capsys):
     assert "time / plain" in capsys.readouterr().out
 
 
+def test_literal_form_has_no_other_mode(tmp_path, capsys):
+    arguments = ("--network", "small", "--variants", "literal", "--modes", "compiled")
+    assert run(*arguments, "--out", str(tmp_path)) == 2
+    assert "The literal form is eager" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_nothing_measured_is_said(tmp_path, capsys):
-    code = run(
-        *("--network", "small", "--variants", "literal", "--modes", "compiled"),
-        *("--out", str(tmp_path)),
-    )
-    assert code != 0
-    assert "No step was measured" in capsys.readouterr().err
+    """A network that only this process knows cannot be built in another."""
+    arguments = ("--network", "small", "--variants", "tied", "plain", "--jobs", "2")
+    assert run(*arguments, "--out", str(tmp_path)) == 2
+    said = capsys.readouterr()
+    assert "No step was measured" in said.err and "small tied eager is left out" in said.out
     assert not list(tmp_path.iterdir())
 
 

@@ -8,7 +8,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import surge
 from surge.compensation.reference import calibrate_, learn_bias_
-from tests.nets import CASES, COMPENSABLE, cnn, images, loss_of, train
+from tests.methods.ranks import IN_PARTS
+from tests.nets import CASES, COMPENSABLE, cnn, images, loss_of
 
 WORLD = 2
 BATCHES = [images(count=8, seed=seed) for seed in range(3)]
@@ -28,6 +29,13 @@ def share(batch, rank):
     return batch if rank is None else tuple(part.chunk(WORLD)[rank] for part in batch)
 
 
+def turns(method, batch, rank):
+    """What a process takes in turn for one step: its share, or all shares where that counts."""
+    if rank is None and method in IN_PARTS:
+        return [share(batch, part) for part in range(WORLD)]
+    return [share(batch, rank)]
+
+
 def final_scales(method, options, rank=None):
     """Train three steps, alone or as one of the ranks, and return all scales and one weight."""
     net = cnn(method, norm=False)
@@ -36,7 +44,13 @@ def final_scales(method, options, rank=None):
     model = net if rank is None else DistributedDataParallel(net, find_unused_parameters=seldom)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
     compensation.follow(optimizer)
-    train(model, optimizer, [share(batch, rank) for batch in BATCHES])
+    surge.on_epoch(net, 3, 10)  # else schedules, extra losses and noise are off
+    for parts in [turns(method, batch, rank) for batch in BATCHES]:
+        optimizer.zero_grad()
+        for part in parts:
+            (loss_of(model, part) / len(parts)).backward()
+        optimizer.step()
+        surge.on_step(net)
     weights = {
         f"{name}.weight": float(path.weight.detach().norm())
         for name, path in compensation.paths.items()

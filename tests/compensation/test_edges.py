@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import surge
-from surge.compensation.reference import measure
 from surge.errors import ConfigError
 
 
@@ -72,12 +71,3 @@ def test_leaky_tail_refuses_a_double_backward():
     with pytest.raises(RuntimeError):
         (grad,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
         grad.square().sum().backward()
-
-
-def test_smooth_reference_is_refused_where_inputs_are_no_signs():
-    model, compensation = compensated("adabin")
-    x = torch.randn(4, 6)
-    with torch.no_grad():
-        model[3].method.input_distance.fill_(0.3)
-    with pytest.raises(ConfigError, match="other inputs than -1 and"):
-        measure(model, compensation, lambda: model(x).square().mean())

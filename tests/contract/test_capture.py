@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import surge
-from tests.nets import VARIANTS, all_methods, cnn, images
+from tests.nets import VARIANTS, all_methods, assert_near, cnn, images
 
 pytestmark = pytest.mark.gpu
 STEPS = 4
@@ -24,6 +24,7 @@ def build(method, options):
         extra = surge.extra_loss(net)
         (loss if extra is None else loss + extra).backward()
         optimizer.step()
+        surge.on_step(net)
 
     return step, compensation, net
 
@@ -41,7 +42,8 @@ def captured(step):
     return graph
 
 
-def scales_of(method, options, *, graphed):
+def trained(method, options, *, graphed):
+    """Train some steps; return the scales and the state."""
     torch.manual_seed(0)
     step, compensation, net = build(method, options)
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False, deterministic=True):
@@ -53,16 +55,23 @@ def scales_of(method, options, *, graphed):
             for _ in range(STEPS):
                 step()
     assert all(p.isfinite().all() for p in net.parameters())
-    return compensation.scales()
+    return compensation.scales(), net.state_dict()
+
+
+def compare(method, options):
+    expected, held = trained(method, options, graphed=False)
+    scales, state = trained(method, options, graphed=True)
+    assert scales == pytest.approx(expected, rel=1e-3)
+    assert list(state) == list(held)
+    for name, tensor in held.items():
+        assert_near(state[name], tensor, rtol=1e-3)
 
 
 @all_methods
 def test_captured_step_equals_eager(method):
-    expected = scales_of(method, {}, graphed=False)
-    assert scales_of(method, {}, graphed=True) == pytest.approx(expected, rel=1e-3)
+    compare(method, {})
 
 
 @pytest.mark.parametrize("name", [n for n in VARIANTS if n != "independent"])
 def test_captured_step_equals_eager_for_every_variant(name):
-    expected = scales_of("recu", VARIANTS[name], graphed=False)
-    assert scales_of("recu", VARIANTS[name], graphed=True) == pytest.approx(expected, rel=1e-3)
+    compare("recu", VARIANTS[name])

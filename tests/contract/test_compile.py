@@ -4,21 +4,25 @@ A backward that the compiler drops leaves the forward intact: only gradients can
 """
 
 import copy
-from functools import cache
+from functools import cache, partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import surge
+from tests.contract.flags import FLAGS, NUMBERS, named
 from tests.contract.subjects import (
     PAIRS,
+    SUBJECTS,
     assert_all_close,
     leaf,
     observe,
     subject,
     twin,
 )
+from tests.methods.test_quirks import DEFAULTS
 from tests.nets import CASES, COMPENSABLE, REPRESENTATIVES, VARIANTS, all_methods
 
 PROBES = ("main", "auxiliary")
@@ -54,6 +58,30 @@ def test_compiled_gradients_equal_eager_ones(method, case, mode):
     actual = observe(layer, x, compiled)
     assert_all_close(actual, observe(layer, x), rtol=1e-5, atol=1e-6)
     assert_alive(actual)
+
+
+def test_flags_of_the_documentation_are_all_compiled():
+    documented = {(method, flag) for method, known in DEFAULTS.items() for flag in known}
+    assert documented <= {(method, flag) for method, options in FLAGS for flag in options}
+
+
+@pytest.mark.parametrize("kind", ["conv2d", "linear", "embedding"])
+@pytest.mark.parametrize(("method", "options"), named([*FLAGS, *NUMBERS]))
+def test_compiled_gradients_equal_eager_ones_with_every_flag(method, options, kind):
+    case = SUBJECTS[kind]
+    compensable = kind == "conv2d" and method in COMPENSABLE and options != {"input_bits": 32}
+    build = partial(case.build, **options)
+    mode = "compensated" if compensable else "plain"
+    layer = subject(method, SimpleNamespace(build=build), mode)
+    with torch.no_grad():
+        for learnt in layer.method.parameters():
+            learnt.add_(0.05)  # where a rule starts it can be simpler than later
+    seen = []
+    for call in (torch.compile(layer, backend="aot_eager", fullgraph=True), None):
+        torch.manual_seed(0)  # some draw their weights
+        seen.append(observe(layer, case.batch(), call))
+    assert_all_close(*seen, rtol=1e-5, atol=1e-6)
+    assert_alive(seen[0])
 
 
 @pytest.mark.parametrize(

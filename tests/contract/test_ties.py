@@ -9,26 +9,23 @@ import torch.nn.functional as F
 
 import surge
 from surge.functional import sign
+from surge.method import Method, get_method
 from tests.contract.subjects import assert_all_close, modes, observe
-from tests.nets import COMPENSABLE, METHODS
+from tests.nets import CENTRED, COMPENSABLE, METHODS, published_methods
 
-TERNARY = {"tbn"}
-REAL = {"binaryconnect"}
+REAL = [method for method in METHODS if get_method(method).bits[1] == 32]
 """Methods with real inputs."""
-OFFSET = {"adabin"}
-"""Methods whose weights are not +-s: their sums are no integers times a scale."""
-LEVELS = {"binarybert", "bit"}
+LEVELS = [method for method in METHODS if get_method(method).two_levels]
 """Methods whose inputs are multiples of a learned level."""
-SOFT = {"slb", "fda", "lws"}
-"""Methods whose weights are real while training."""
-SCALED = ["bireal", "reactnet", "xnor", "dorefa", "fda", "rbonn", "tbn", "bonn", "bibert", "ida"]
 LAYERS = {
     "conv2d": (lambda m: surge.BinaryConv2d(16, 5, 3, padding=1, bias=False, method=m), (6, 6)),
     "conv1d": (lambda m: surge.BinaryConv1d(16, 6, 3, groups=2, bias=False, method=m), (9,)),
     "linear": (lambda m: surge.BinaryLinear(16, 5, bias=False, method=m), ()),
 }
 each_layer = pytest.mark.parametrize("kind", LAYERS)
-exact = pytest.mark.parametrize("method", [m for m in METHODS if m not in OFFSET | LEVELS | REAL])
+exact = pytest.mark.parametrize(
+    "method", [m for m in METHODS if m not in (*CENTRED, *LEVELS, *REAL)]
+)
 
 
 def build(method, kind):
@@ -39,11 +36,27 @@ def build(method, kind):
     return layer, torch.randn(8, 16, *space)
 
 
+SCALED = [m for m in METHODS if build(m, "conv2d")[0].eval().method.scales_signs()]
+
+
+def scales_by_input(method):
+    """Whether the output has a factor of the method's own that depends on the input."""
+    return get_method(method).scale_output is not Method.scale_output
+
+
 def inputs_of(layer, x):
     """What enters the product, and the factor of the output that is the method's own."""
     z = layer.method.prepare_input(x)
-    own = layer.method.magnitude_map(z) if layer.method.name == "xnor" else 1.0
+    own = layer.method.scale_output(torch.ones(()), z) if scales_by_input(layer.method.name) else 1
     return layer.method.binarize(z), own
+
+
+def is_soft(layer):
+    """Whether weights are others while training, as real ones are."""
+    trained, used = (
+        layer.train(mode).method.binarize_weight(layer.weight) for mode in (True, False)
+    )
+    return not torch.equal(trained, used)
 
 
 def integer_sums(layer, binary, values):
@@ -59,10 +72,8 @@ def integer_sums(layer, binary, values):
 @each_layer
 @exact
 def test_output_is_the_scale_times_an_integer_bit_for_bit(method, kind, training):
-    if training and method in SOFT:
-        training = False
     layer, x = build(method, kind)
-    layer.train(training)
+    layer.train(training and not is_soft(layer))
     values, scale = layer.packed_weight()
     binary, own = inputs_of(layer, x)
     sums = integer_sums(layer, binary, values)
@@ -90,7 +101,6 @@ def test_gradients_are_those_of_the_product_with_the_scaled_weight(method, kind,
 
 def test_every_method_with_a_real_scale_in_its_weight_says_so():
     """Found by looking at the weights, not at the declaration."""
-    found = []
     for method in [m for m in METHODS if m not in LEVELS]:
         layer, _ = build(method, "conv2d")
         layer.eval()
@@ -98,8 +108,19 @@ def test_every_method_with_a_real_scale_in_its_weight_says_so():
         one_scale = (effective == effective[:, :1, :1, :1]).all()
         power_of_two = torch.equal(torch.exp2(effective.log2().round()), effective)
         assert layer.method.scales_signs() == bool(one_scale and not power_of_two), method
-        found += [method] if layer.method.scales_signs() else []
-    assert sorted(found) == sorted(SCALED)
+        if layer.method.bits[0] == 1:
+            assert layer.method.centred_values == (not one_scale), method
+    scaled = "bireal reactnet xnor dorefa fda rbonn tbn bonn bibert ida"
+    assert published_methods().intersection(SCALED) == set(scaled.split())
+
+
+def test_published_methods_are_of_their_known_kinds():
+    soft = [method for method in METHODS if is_soft(build(method, "conv2d")[0])]
+    known = published_methods()
+    assert known.intersection(soft) == {"slb", "fda", "lws"}
+    assert known.intersection(LEVELS) == {"binarybert", "bit"}
+    assert known.intersection(REAL) == {"binaryconnect"}
+    assert known.intersection(filter(scales_by_input, METHODS)) == {"xnor"}
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -115,7 +136,7 @@ def test_network_of_scaled_signs_decides_ties_as_integers_do():
     """Two layers without norm: the second sees the sign of the first one's sums."""
     torch.manual_seed(0)
     for method in SCALED:
-        if method in TERNARY | {"xnor"} or method not in COMPENSABLE:
+        if get_method(method).bits[1] != 1 or scales_by_input(method) or method not in COMPENSABLE:
             continue
         first, x = build(method, "linear")
         layer = surge.BinaryLinear(5, 4, bias=False, method=method)

@@ -11,6 +11,17 @@ from surge.export import pack
 from surge.layers.hooks import binary_layers
 
 CLOSE = 1e-4
+LEARNT = {
+    "shift": (-0.5, 0.5),
+    "shift_in": (-0.5, 0.5),
+    "shift_out": (-0.5, 0.5),
+    "slope": (-0.5, 0.5),
+    "input_centre": (-0.5, 0.5),
+    "input_distance": (0.5, 1.5),
+    "input_lower": (-1.5, -0.5),
+    "input_upper": (0.5, 1.5),
+}
+"""Where training may take what methods learn about inputs, by the parameter's name."""
 
 
 def settle(model, x, *, seed=0):
@@ -28,8 +39,8 @@ def settle(model, x, *, seed=0):
             elif isinstance(module, nn.PReLU):
                 module.weight.uniform_(-0.5, 0.5)
         for name, parameter in model.named_parameters():
-            if name.rpartition(".")[2] in ("shift", "shift_in", "shift_out", "slope"):
-                parameter.uniform_(-0.5, 0.5)
+            if (last := name.rpartition(".")[2]) in LEARNT:
+                parameter.uniform_(*LEARNT[last])
     return model.eval()
 
 

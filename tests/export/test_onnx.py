@@ -15,6 +15,7 @@ from surge.layers import BinaryConv1d, BinaryConv2d, BinaryEmbedding, BinaryLine
 from surge.method import list_methods
 from surge.models import cnn_digits, resnet20
 from tests.export.packing import assert_close, expected, settle
+from tests.nets import CENTRED
 
 
 def run(path, x):
@@ -38,7 +39,7 @@ def images():
     return x
 
 
-@pytest.mark.parametrize("method", ["recu", "tbn", "adabin"])
+@pytest.mark.parametrize("method", ["recu", "tbn", *CENTRED])
 def test_onnx_runs_as_torch_does(method, images, tmp_path):
     import onnx
 
@@ -112,7 +113,7 @@ def test_deployed_tells_signs_from_other_inputs():
         return is_exact(BinaryConv2d(8, 8, 3, bias=False, method=method, method_options=options))
 
     assert exact("recu") and exact("xnor") and exact("dorefa")
-    assert not exact("tbn") and not exact("adabin") and not exact("binaryconnect")
+    assert not any(map(exact, ("tbn", "binaryconnect", *CENTRED)))
     assert not exact("dorefa", input_bits=4) and not exact("dorefa", weight_bits=4)
     assert not exact("dorefa", unit_inputs=True)
 

@@ -9,8 +9,9 @@ from surge.errors import ExportError
 from surge.export import pack
 from surge.models.resnet import CifarResNet, DoubleShortcutBlock
 from surge.summary import summary
+from tests.contract.flags import FLAGS, named
 from tests.export.packing import assert_close, expected, packed_output, settle
-from tests.nets import METHODS, binarized
+from tests.nets import CENTRED, METHODS, binarized
 
 FEW_BITS = {
     "dorefa-w1a2": {"input_bits": 2},
@@ -21,6 +22,8 @@ FEW_BITS = {
     "dorefa-w32a1": {"weight_bits": 32},
     "dorefa-unit": {"unit_inputs": True},
 }
+PACKED_FLAGS = [(method, options) for method, options in FLAGS if "ternary" not in options]
+"""All but the weights of three values, which pack refuses."""
 
 
 def resnet():
@@ -73,6 +76,24 @@ def test_every_method_packs_and_gives_torchs_output(engine, tmp_path, method, ne
     assert np.array_equal(actual.argmax(1), wanted.argmax(1))
 
 
+@pytest.mark.parametrize("network", ["resnet", "vgg"])
+@pytest.mark.parametrize(("method", "options"), named(PACKED_FLAGS))
+def test_every_flag_packs_and_gives_torchs_output(engine, tmp_path, method, options, network):
+    model, x = trained(network, method, **options)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+    packed = pack(model, x[:1], tmp_path / "m.surge", rest="int8")
+    assert packed.tensor_bytes == summary(model, x[:1], rest="int8").bytes
+
+
+@pytest.mark.parametrize("method", CENTRED)
+def test_negative_factor_before_a_sign_is_kept(engine, tmp_path, method):
+    model, x = trained("vgg", method)
+    for name, parameter in model.named_parameters():
+        if name.endswith("input_distance"):
+            nn.init.constant_(parameter, -0.7)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("options", FEW_BITS.values(), ids=FEW_BITS)
 def test_values_of_few_bits_give_torchs_output(engine, tmp_path, options, network):
@@ -89,7 +110,7 @@ def test_size_is_what_summary_says_for_every_method(tmp_path, method):
     assert packed.tensor_bytes == summary(model, x[:1], rest="int8").bytes
 
 
-@pytest.mark.parametrize("method", ["bnn", "xnor", "tbn", "dorefa", "adabin"])
+@pytest.mark.parametrize("method", ["bnn", "xnor", "tbn", "dorefa", *CENTRED])
 def test_sequences_pack(engine, tmp_path, method):
     torch.manual_seed(0)
     layers = [

@@ -6,7 +6,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from surge.kernels import fused, meeting, narrow_conv, thinning
+from surge.kernels import meeting, narrow_conv, narrow_kernels, thinning
 from surge.kernels.branch import RULES
 
 POINTERS = {
@@ -23,7 +23,10 @@ def compiled(kernel, constants, dtype, target, **options):
         name: "constexpr" if name in constants else NUMBERS.get(name) or POINTERS.get(name, dtype)
         for name in names
     }
-    source = ASTSource(kernel, signature, constexprs=constants)
+    aligned = [["tt.divisibility", 16]]  # as torch's memory is, so that loads can be wide
+    pointers = [(place,) for place, kind in enumerate(signature.values()) if kind[0] == "*"]
+    attributes = dict.fromkeys(pointers, aligned)
+    source = ASTSource(kernel, signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=target, options=options).asm["cubin"]
 
 
@@ -32,19 +35,20 @@ def kernels():
     for rule in RULES.values():
         sizes = {"BLOCK": meeting.BLOCK, "ROUNDS": max(meeting.PASSES)}
         yield meeting._meet, {"RULE": rule, "LEAST": 1e-5, **sizes}, {"num_warps": 4}
-    for width in (min(fused.WIDTHS), max(fused.WIDTHS)):
-        sizes = {"HEIGHT": 32, "WIDTH": 32, "INPUTS": width, "OUTPUTS": width}
+    for width, columns in ((16, 32), (16, 31), (32, 16), (64, 8)):
+        sizes = {"HEIGHT": 32, "WIDTH": columns, "INPUTS": width, "OUTPUTS": width}
         for kernel, tile, more in (
-            (narrow_conv._input_gradient, narrow_conv.INPUT[width], {"SURROGATE": 1}),
-            (narrow_conv._weight_gradient, narrow_conv.WEIGHT[width], {}),
+            (narrow_kernels.narrow_forward, narrow_conv.FORWARD, {"SCALED": True}),
+            (narrow_kernels.narrow_input_gradient, narrow_conv.INPUT[width], {"SURROGATE": 1}),
+            (narrow_kernels.narrow_weight_gradient, narrow_conv.WEIGHT[width], {}),
         ):
-            constants = {**sizes, **more, "DUAL": True, "GROUP": tile.pixels, "BLOCK": tile.groups}
-            yield kernel, constants, {"num_warps": tile.warps, "num_stages": tile.stages}
-    tile, sizes = narrow_conv.FORWARD, {"HEIGHT": 32, "WIDTH": 32, "INPUTS": 16, "OUTPUTS": 16}
-    constants = {**sizes, "SCALED": True, "GROUP": tile.pixels, "BLOCK": tile.groups}
-    yield narrow_conv._forward, constants, {"num_warps": tile.warps, "num_stages": tile.stages}
-    constants = {"INPUTS": 16, "OUTPUTS": 16, "ROWS": 16, "BLOCK": narrow_conv.ADDED.groups}
-    yield narrow_conv._add_up, constants, {"num_warps": narrow_conv.ADDED.warps}
+            more |= {"DUAL": True} if "DUAL" in kernel.arg_names else {}
+            group = {"GROUP": tile.group(columns), "BLOCK": tile.groups}
+            options = {"num_warps": tile.warps, "num_stages": tile.stages}
+            yield kernel, {**sizes, **more, **group}, options
+    added = dict(narrow_conv.ADDED)
+    warps = {"num_warps": added.pop("num_warps")}
+    yield narrow_kernels.narrow_add_up, {"INPUTS": 16, "OUTPUTS": 16, **added}, warps
     yield thinning._thin, {"BLOCK": thinning.BLOCK}, {"num_warps": 8, "enable_fp_fusion": False}
 
 

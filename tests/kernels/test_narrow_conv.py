@@ -23,6 +23,15 @@ on_this_machine = pytest.mark.parametrize("_", EVERYWHERE)
 """Marks a test as a GPU test where there is one; in CI it runs in the interpreter."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Let a program add up many weights in the interpreter, which does one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not GPU:
+            patch.setitem(kernels.ADDED, "BLOCK", 4096)
+        yield
+
+
 def relative(value, expected):
     return float((value.double() - expected.double()).norm() / expected.double().norm())
 
@@ -97,6 +106,20 @@ def test_input_gradient_and_norms(_, shape, surrogate):
 @settings(deadline=None, max_examples=40 if GPU else 12)
 @given(shapes)
 def test_both_weight_gradients(_, shape):
+    check_weight_gradients(shape)
+
+
+@on_this_machine
+@pytest.mark.parametrize("width", fused.WIDTHS)
+@pytest.mark.parametrize("columns", [8, 9])
+def test_weight_gradients_of_many_blocks_and_parts(_, monkeypatch, width, columns):
+    """A program takes several blocks of pixels, and the sum several rounds of parts."""
+    monkeypatch.setattr(kernels, "CHUNKS", dict.fromkeys(fused.WIDTHS, 3))
+    monkeypatch.setattr(kernels, "ADDED", {**kernels.ADDED, "ROWS": 2})
+    check_weight_gradients((0, 4, width, 16, 9, columns, DTYPES[0]))
+
+
+def check_weight_gradients(shape):
     t = tensors(*shape)
     z, grad, size = t["z"].double(), t["grad"].double(), t["main"].shape
     expected = [nn.grad.conv2d_weight(x, size, grad, padding=1) for x in (functional.sign(z), z)]
@@ -163,6 +186,14 @@ def test_not_a_number_stays_one(_):
     t["z"][0, 3, 2, 2] = torch.nan
     y = kernels.forward(t["z"], t["main"], None)
     assert y[0, :, 1:4, 1:4].isnan().all() and not y[0, :, 0].isnan().any()
+
+
+@on_this_machine
+def test_not_a_number_reaches_one_pixel_further_at_most(_):
+    t = tensors(0, 1, 16, 16, 3, 8, DTYPES[0])
+    t["z"][0, 3, 1, 4] = torch.nan
+    columns = kernels.forward(t["z"], t["main"], None)[0].isnan().any(dim=(0, 1)).nonzero()
+    assert columns.flatten().tolist() == [2, 3, 4, 5]
 
 
 @pytest.mark.gpu

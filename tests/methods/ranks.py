@@ -1,4 +1,4 @@
-"""What each of two processes does in the test of methods with state; imported by both."""
+"""What each of two processes does in the test of methods over ranks; imported by both."""
 
 from datetime import timedelta
 
@@ -6,28 +6,36 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import surge
+from surge.layers.elastic import elastic_parts
 from surge.train.norms import recalibrate_norms
-from tests.nets import cnn, images, loss_of
+from tests.nets import METHODS, cnn, images, loss_of
 
 WORLD = 2
-STATEFUL = ("rbonn", "rbnn", "slb", "irnet", "bonn", "fda")
+IN_PARTS = ("rad", *(method for method in METHODS if any(elastic_parts(cnn(method)))))
+"""Methods for which a batch in parts is not the whole: RAD's loss judges the batch at hand, and the
+gradient of an elastic level counts its elements."""
 EPOCHS = 5
 PATIENCE = 180
 """Seconds that one rank waits for the other."""
 
 
-def trained(method, rank=0, world=1):
-    """Train some epochs of one step each on this rank's part of the batch; return the state."""
-    # Without norms: their statistics would be those of half a batch.
+def trained(method, rank=None, parts=1):
+    """Train some epochs of one step each, on one rank's part of the batch or on all parts in turn.
+
+    Return the state.
+    """
+    # Without norms: their statistics would be those of a part of the batch.
     model = cnn(method, norm=False)
-    net = DistributedDataParallel(model) if world > 1 else model
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    x, labels = images(count=8)
-    part = slice(rank * 8 // world, (rank + 1) * 8 // world)
+    net = model if rank is None else DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    whole = images(count=8)
+    batches = list(zip(*(tensor.chunk(parts) for tensor in whole), strict=True))
+    mine = batches if rank is None else batches[rank : rank + 1]
     for epoch in range(EPOCHS):
         surge.on_epoch(model, epoch, EPOCHS)
         optimizer.zero_grad()
-        loss_of(net, (x[part], labels[part])).backward()
+        for batch in mine:
+            (loss_of(net, batch) / len(mine)).backward()
         optimizer.step()
         surge.on_step(model)
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -51,7 +59,7 @@ def work(rank, folder):
         timeout=timedelta(seconds=PATIENCE),
     )
     try:
-        states = {method: trained(method, rank, WORLD) for method in STATEFUL}
+        states = {method: trained(method, rank, WORLD) for method in METHODS}
         states["norms"] = statistics(rank)
     finally:
         torch.distributed.destroy_process_group()

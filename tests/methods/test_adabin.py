@@ -1,6 +1,7 @@
 """AdaBin's formulas (Tu et al., ECCV 2022) in NumPy."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import torch
 from torch import nn
 
 import surge
+from surge.compensation.reference import measure
 from surge.errors import ConfigError
 from surge.layers import BinaryConv2d, BinaryEmbedding, BinaryLinear
 from surge.recipes import get_recipe
+from surge.train.watch import BitWatch
 from tests.methods.reference import (
     CASES,
     close,
@@ -22,6 +25,14 @@ from tests.methods.reference import (
     sign,
     triangle,
 )
+from tests.train.losses import losses
+
+ROOT = Path(__file__).parents[2]
+LOSSES = {
+    "resnet20-adabin": [2.514974, 2.468727, 2.18171, 2.46078],
+    "resnet20-adabin-surge": [2.514974, 2.50469, 2.303955, 2.249238],
+}
+"""Of the first 4 steps, as tests/train/golden has them for the methods of the paper."""
 
 
 def schedule(epoch, epochs):
@@ -136,15 +147,25 @@ def test_adabin_packed_weight_reproduces_the_layer(case):
     close(scale, sets(layer.weight.detach().double().numpy())[1].flatten(), 1e-6)
 
 
-def test_adabin_packed_values_are_not_bits_so_that_packing_refuses():
-    # Dropping the centres in silence would export another network.
-    values, _ = BinaryLinear(6, 5, method="adabin").packed_weight()
-    assert not (values.abs() == 1).all()
-    centred = BinaryLinear(6, 5, method="adabin")
+def test_adabin_packed_values_are_bits_and_an_offset():
+    """A file holds both: bits alone, without the centre, would be another network."""
+    layer = BinaryLinear(6, 5, method="adabin")
+    values, _ = layer.packed_weight()
+    bits = layer.method.stored_values(layer.weight)
+    centre, distance = layer.method.equalized(layer.weight.detach())
+    assert set(bits.unique().tolist()) == {-1.0, 1.0} and not (values.abs() == 1).all()
+    torch.testing.assert_close(values, bits + centre / distance)
     with torch.no_grad():
-        centred.weight -= centred.weight.mean(dim=1, keepdim=True)
-    values, _ = centred.packed_weight()
-    torch.testing.assert_close(values.abs(), torch.ones_like(values))
+        layer.weight -= layer.weight.mean(dim=1, keepdim=True)
+    torch.testing.assert_close(layer.packed_weight()[0].abs(), torch.ones_like(values))
+
+
+def test_adabin_flips_do_not_depend_on_the_centre():
+    layer = BinaryLinear(16, 4, method="adabin")
+    watch = BitWatch(layer)
+    with torch.no_grad():
+        layer.weight += 5.0
+    assert watch.flipped() == 0
 
 
 def test_adabin_keeps_its_inputs_set_at_export():
@@ -180,6 +201,17 @@ def test_adabin_compensation_sees_the_shifted_input():
     torch.testing.assert_close(weight_grad, 2 * grad.T @ z)
 
 
+def test_smooth_reference_is_refused_where_inputs_are_no_signs():
+    binary = BinaryLinear(8, 3, method="adabin")
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Hardtanh(), binary)
+    compensation = surge.compensate_(model)
+    x = torch.randn(4, 6)
+    with torch.no_grad():
+        binary.method.input_distance.fill_(0.3)
+    with pytest.raises(ConfigError, match="other inputs than -1 and"):
+        measure(model, compensation, lambda: model(x).square().mean())
+
+
 @pytest.mark.parametrize("options", [{"t_min": 0.0}, {"t_max": math.inf}])
 def test_adabin_rejects_a_bad_schedule(options):
     with pytest.raises(ConfigError, match="need 0 < t_min <= t_max"):
@@ -191,6 +223,32 @@ def test_adabin_rejects_filters_of_one_weight():
         BinaryLinear(1, 2, method="adabin")
 
 
+def test_adabin_arms_start_with_the_same_loss():
+    plain, surged = LOSSES.values()
+    assert plain[0] == surged[0] and plain != surged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", LOSSES)
+@pytest.mark.parametrize("table", ["cifar10", "common"])
+def test_adabin_losses_are_the_stored_ones(tmp_path, data_dir, table, row):
+    found = losses(f"{table}-{row}", tmp_path, "--data", str(data_dir))
+    assert found == pytest.approx(LOSSES[row], abs=1e-4)
+
+
 def test_adabin_needed_a_file_a_test_and_a_recipe():
     assert "adabin" in surge.list_methods()
     assert get_recipe("cifar10-resnet20-adabin-surge").method.name == "adabin"
+    found = {
+        str(path.relative_to(ROOT))
+        for room in ("src", "tests")
+        for path in (ROOT / room).rglob("*")
+        if "__pycache__" not in path.parts
+        and path.is_file()
+        and b"adabin" in path.read_bytes().lower()
+    }
+    assert found == {
+        "src/surge/methods/adabin.py",
+        "src/surge/recipes/cifar10_more.py",
+        "tests/methods/test_adabin.py",
+    }

@@ -84,3 +84,18 @@ def test_mismatch_of_equal_tensors_has_a_finite_gradient():
     s = torch.randn(3, 4, requires_grad=True)
     direction_mismatch(s, s.detach()).backward()
     assert s.grad.isfinite().all()
+
+
+def test_bibert_distillation_looks_at_the_batch_that_it_sees():
+    """The norm is over all of it: parts of a batch have other gradients than the whole."""
+    torch.manual_seed(0)
+    student, teacher = torch.randn(2, 4, 3, 5).unbind()
+    whole = gradient_of(lambda s: direction_mismatch(s, teacher), student)
+    halves = zip(student.chunk(2), teacher.chunk(2), strict=True)
+    parts = [gradient_of(lambda s, t=t: direction_mismatch(s, t) / 2, s) for s, t in halves]
+    assert not torch.allclose(torch.cat(parts), whole, rtol=0.01)
+
+
+def gradient_of(loss, at):
+    at = at.clone().requires_grad_()
+    return torch.autograd.grad(loss(at), at)[0]

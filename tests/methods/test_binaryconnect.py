@@ -7,6 +7,8 @@ from torch import nn
 import surge
 from surge.errors import NoLayersMatchedError
 from surge.layers import BinaryLinear
+from surge.recipes import TrainSpec
+from surge.train.build import make_optimizer
 from tests.methods.reference import CASES, check, check_packed, make, run, sign
 
 
@@ -49,6 +51,19 @@ def test_binaryconnect_clamps_latent_weights_after_a_step():
     nn.init.constant_(layer.weight, -3.0)
     layer.method.on_step(layer.weight)
     assert layer.weight.eq(-1).all()
+
+
+def test_binaryconnect_layers_of_all_shapes_learn_at_one_rate():
+    shapes = ((4, 5), (5, 895))  # whose coefficients, as sqrt(in + out), are ten apart
+    net = nn.Sequential(*(BinaryLinear(*shape, method="binaryconnect") for shape in shapes))
+    spec = TrainSpec(lr=0.5, momentum=0.0, weight_decay=0.0)
+    optimizer = make_optimizer(net, spec, torch.device("cpu"))
+    before = [layer.weight.detach().clone() for layer in net]
+    net(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    for layer, old in zip(net, before, strict=True):
+        assert layer.weight.grad.any()
+        torch.testing.assert_close(layer.weight.detach(), old - 0.5 * layer.weight.grad)
 
 
 def test_binaryconnect_has_the_true_input_gradient():

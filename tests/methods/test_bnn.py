@@ -51,6 +51,10 @@ def test_bnn_epoch_changes_nothing():
     assert not layer.method.state_dict()
 
 
-def test_bnn_has_no_options():
-    with pytest.raises(ConfigError, match='has no option "clamp"'):
-        BinaryLinear(3, 2, method="bnn", method_options={"clamp": True})
+def test_bnn_sign_is_never_drawn_at_random():
+    with pytest.raises(ConfigError, match='has no option "stochastic"'):
+        BinaryLinear(3, 2, method="bnn", method_options={"stochastic": True})
+    layer, x = BinaryLinear(64, 8, method="bnn").train(), 0.1 * torch.randn(16, 64)
+    before = torch.get_rng_state()
+    assert torch.equal(layer(x), layer(x))
+    assert torch.equal(torch.get_rng_state(), before)

@@ -164,6 +164,47 @@ def test_bonn_vector_has_the_shape_of_a_filter_and_starts_at_the_mean_magnitude(
     assert layer.method.vector.eq(layer.weight.abs().mean()).all()
 
 
+def test_bonn_element_below_zero_turns_the_gradient_of_its_weights_around():
+    layer = BinaryLinear(3, 2, bias=False, method="bonn")
+    with torch.no_grad():
+        layer.weight.fill_(0.01)
+        layer.method.vector.copy_(torch.tensor([0.5, -0.2, 0.6]))
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    layer(torch.ones(1, 3)).sum().backward()  # falls with every weight that turns negative
+    torch.testing.assert_close(layer.weight.grad, layer.method.vector.detach().expand(2, 3))
+    optimizer.step()
+    assert layer.packed_weight()[0].tolist() == [[-1, 1, -1]] * 2
+    assert layer.weight[:, 1].gt(0.2).all()  # further up, against what the loss asks for
+
+
+def test_bonn_elements_learn_one_by_one_and_may_turn_negative():
+    layer = BinaryLinear(3, 2, bias=False, method="bonn")
+    with torch.no_grad():
+        layer.weight.copy_(torch.tensor([[0.3, 0.3, -0.3], [0.3, -0.3, -0.3]]))
+        layer.method.vector.fill_(0.1)
+    optimizer = torch.optim.SGD([layer.method.vector], lr=1.0)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    layer.method.on_step(layer.weight)
+    torch.testing.assert_close(layer.method.vector.detach(), torch.tensor([-0.5, 0.1, 0.7]))
+
+
+@pytest.mark.parametrize(("options", "flips"), [({}, True), ({"variance": 1.0}, False)])
+def test_bonn_signs_flip_under_the_default_prior_and_freeze_under_a_strong_one(options, flips):
+    layer = BinaryLinear(64, 8, bias=False, method="bonn", method_options=options)
+    layer.method.on_epoch(0, 1)
+    optimizer = torch.optim.SGD([layer.weight], lr=10.0)
+    positive = layer.weight > 0
+    for _ in range(30):
+        optimizer.zero_grad()
+        task = 0.01 * layer.method.binarize_weight(layer.weight).sum()
+        (task + layer.method.extra_loss()).backward()
+        optimizer.step()
+    assert bool((layer.weight[positive] < 0).all()) is flips
+    assert bool((layer.weight[positive] > 0).all()) is not flips
+    assert layer.weight[~positive].lt(0).all()
+
+
 @pytest.mark.parametrize("options", [{"strength": -1.0}, {"variance": -0.1}])
 def test_bonn_rejects_bad_options(options):
     with pytest.raises(ConfigError, match="strength=.*variance="):
@@ -177,19 +218,22 @@ def test_bonn_operator_passes_opcheck():
 
 def test_feature_loss_equals_numpy():
     torch.manual_seed(1)
-    criterion = FeatureLoss(3, 4, strength=0.7)
+    criterion = FeatureLoss(4, 4, strength=0.7)  # class 3 has no feature in this batch
     nn.init.normal_(criterion.centre)
     nn.init.normal_(criterion.log_variance)
-    features, labels = torch.randn(6, 4, requires_grad=True), torch.tensor([0, 2, 1, 1, 0, 2])
+    features, labels = torch.randn(6, 4, requires_grad=True), torch.tensor([0, 2, 1, 1, 0, 1])
     loss = criterion(features, labels)
     loss.backward()
     f, c = features.detach().numpy(), criterion.centre.detach().numpy()[labels]
     square = np.exp(criterion.log_variance.detach().numpy()[labels])
+    of_class = np.eye(4, dtype=f.dtype)[labels].T
     value = ((f - c) ** 2 + (f - c) ** 2 / square + np.log(square)).sum(axis=1).mean()
     assert loss.item() == pytest.approx(0.35 * value, rel=1e-5)
-    expected = 0.7 / 6 * (f - c) * (1 + 1 / square)
-    torch.testing.assert_close(features.grad, torch.from_numpy(expected))
-    assert criterion.centre.grad.any() and criterion.log_variance.grad.any()
+    to_features = 0.7 / 6 * (f - c) * (1 + 1 / square)
+    to_log_variance = 0.35 / 6 * (1 - (f - c) ** 2 / square)
+    close(features.grad, to_features.astype(float), 1e-6)
+    close(criterion.centre.grad, -(of_class @ to_features).astype(float), 1e-6)
+    close(criterion.log_variance.grad, (of_class @ to_log_variance).astype(float), 1e-6)
 
 
 def test_feature_loss_draws_features_to_the_centre_of_their_class():

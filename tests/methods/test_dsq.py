@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import surge
 from surge.layers import BinaryEmbedding, BinaryLinear
 from surge.methods.dsq import soft_sign
 from surge.recipes import get_recipe
@@ -16,9 +17,11 @@ from tests.methods.reference import (
     close,
     compute,
     make,
+    operator_of,
     run,
     sign,
 )
+from tests.runtime.building import import_engine
 
 
 class Curve:
@@ -166,16 +169,39 @@ def test_dsq_packed_weight_reproduces_the_layer(case):
     assert torch.equal(values, torch.where(layer.weight >= 0, 1.0, -1.0)) and scale.eq(1).all()
 
 
-def test_dsq_learned_interval_is_kept_at_export():
+def test_dsq_learned_interval_is_kept_at_export(tmp_path):
+    """A file has the middle and the width of the inputs, and the engine takes the nearer end."""
+    engine = import_engine()
+    ends = (-1.0, 3.0)
     layer, _, _ = check_packed(
         "conv",
         "dsq",
         {"learn_interval": True},
-        prepare=lambda layer: nn.init.constant_(layer.method.input_upper, 2.0),
-        input_rule=Curve(0.2, -1.0, 2.0),
+        prepare=lambda layer: nn.init.constant_(layer.method.input_upper, ends[1]),
+        input_rule=Curve(0.2, *ends),
     )
     kept = set(layer.method.state_dict()) - set(layer.method.dropped)
     assert kept == {"input_lower", "input_upper"}
+    x = torch.randn(5, 4, 7, 6)
+    x.flatten()[:7] = torch.tensor([-1.0, 3.0, 0.0, 1.0, 0.9999, 1.0001, -9.0])
+    packed = surge.pack(layer, x[:1], tmp_path / "layer.surge")
+    actual = engine.load(packed.path).run(x.numpy())
+    # The ends, and so all sums, are whole numbers that fp32 holds exactly.
+    weight = np.where(layer.weight.detach().numpy() >= 0, 1.0, -1.0)
+    expected = operator_of(layer).forward(np.where(x.numpy() >= 1, 3.0, -1.0), weight)
+    assert np.array_equal(actual, expected)
+    with torch.no_grad():
+        assert np.array_equal(layer(x).numpy(), expected)
+
+
+def test_dsq_gives_the_same_bits_with_and_without_gradient():
+    layer, x = make("conv", "dsq", {"learn_interval": True})
+    with torch.no_grad():
+        layer.method.input_lower.fill_(-0.3)
+        layer.method.input_upper.fill_(0.9)
+        x.flatten()[:4] = torch.tensor([0.3, 0.3 - 1e-12, -math.inf, math.inf])
+        without = layer(x)
+    assert torch.equal(layer(x), without)
 
 
 def test_dsq_embedding_has_no_input():

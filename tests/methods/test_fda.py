@@ -171,8 +171,11 @@ def test_fda_noise_is_for_training_only_and_squeezes_to_a_64th():
     layer, x = make("conv", "fda")
     layer.method.on_epoch(0, 100)
     assert not torch.equal(layer.method.binarize(x).abs(), torch.ones_like(x))
+    alpha = layer.method.magnitude(layer.weight).expand_as(layer.weight)
+    assert not torch.equal(layer.method.binarize_weight(layer.weight).abs(), alpha)
     layer.eval()
     assert torch.equal(layer.method.binarize(x).abs(), torch.ones_like(x))
+    assert torch.equal(layer.method.binarize_weight(layer.weight).abs(), alpha)
     wide = BinaryConv2d(128, 4, 3, method="fda").method
     assert wide.weight_reduce.shape == (18, 1152) and wide.input_reduce.shape == (2, 128)
 

@@ -66,6 +66,20 @@ def test_rad_loss_of_a_sequence_is_per_feature():
     close(layer.method.extra_loss(), 2 * penalty(x.reshape(6, 6).numpy())[0])
 
 
+def test_rad_loss_of_a_batch_in_parts_judges_each_by_itself():
+    layer, parts = BinaryLinear(6, 5, method="rad").double(), 2
+    layer.method.on_epoch(0, 65)
+    x = torch.randn(8, 6, dtype=torch.double, requires_grad=True)
+    for part in x.chunk(parts):
+        layer(part)
+        (layer.method.extra_loss() / parts).backward()
+    pieces = np.split(x.detach().numpy(), parts)
+    expected = np.concatenate([2 / parts * penalty(piece)[1] for piece in pieces])
+    close(x.grad, expected)
+    whole = 2 * penalty(x.detach().numpy())[1]
+    assert np.abs(expected - whole).max() > 0.01 * np.abs(whole).max()
+
+
 @pytest.mark.parametrize(
     ("epoch", "epochs", "strength"),
     [(0, 65, 2), (59, 65, 2), (60, 65, 0), (64, 65, 0), (553, 600, 2), (554, 600, 0)],

@@ -9,7 +9,6 @@ import torch
 from surge.errors import ConfigError
 from surge.layers import BinaryConv2d, BinaryLinear
 from surge.methods.rbnn import most_square, random_rotation, sign_training_aware
-from surge.recipes import get_recipe
 from tests.methods.reference import (
     CASES,
     check_packed,
@@ -263,11 +262,3 @@ def test_rbnn_rejects_filters_of_one_weight():
 def test_rbnn_operator_passes_opcheck():
     one = torch.ones(())
     torch.library.opcheck(sign_training_aware, (torch.randn(3, 2, requires_grad=True), one, one))
-
-
-@pytest.mark.parametrize(("model", "paper"), [("resnet18", 92.2), ("vggsmall", 91.3)])
-def test_rbnn_recipes_train_as_the_authors_did(model, paper):
-    recipe = get_recipe(f"cifar10-{model}-rbnn")
-    assert recipe.paper == paper and recipe.train.epochs == 1000
-    assert recipe.train.weight_decay == 1e-4 and recipe.method.options["detach_rotation"]
-    assert get_recipe(f"cifar10-{model}-rbnn-surge").train == recipe.train

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import surge
 from surge.errors import ConfigError
 from surge.layers import BinaryLinear
-from surge.recipes import get_recipe
+from surge.layers.hooks import binary_layers
+from surge.models import build_model
 from tests.methods.reference import (
     CASES,
     check_packed,
@@ -176,13 +178,15 @@ def test_slb_rejects_a_bad_schedule(options):
         BinaryLinear(4, 2, method="slb", method_options=options)
 
 
-@pytest.mark.parametrize(
-    ("model", "paper", "lr", "decay", "start"),
-    [("resnet20", 85.5, 0.1, 1e-4, 0.4), ("vggsmall", 92.0, 0.02, 5e-4, 0.3)],
-)
-def test_slb_recipes_train_as_the_authors_did(model, paper, lr, decay, start):
-    recipe = get_recipe(f"cifar10-{model}-slb")
-    train = recipe.train
-    assert recipe.paper == paper and recipe.method.options == {"start": start}
-    assert (train.epochs, train.batch, train.lr, train.weight_decay) == (500, 100, lr, decay)
-    assert get_recipe(f"cifar10-{model}-slb-surge").train == train
+@pytest.mark.parametrize(("model", "fan"), [("resnet20", "in"), ("vgg_small", "out")])
+def test_slb_logits_are_drawn_by_the_networks_initialiser(model, fan):
+    torch.manual_seed(3)
+    plain = build_model(model).state_dict()
+    torch.manual_seed(3)
+    net = build_model(model)
+    surge.binarize_(net, "slb")
+    for name, layer in binary_layers(net):
+        assert torch.equal(layer.weight, plain[f"{name}.weight"])
+        if layer.in_channels != layer.out_channels:  # where fans differ
+            count = 9 * (layer.in_channels if fan == "in" else layer.out_channels)
+            assert layer.weight.std().item() == pytest.approx(math.sqrt(2 / count), rel=0.05)

@@ -14,7 +14,7 @@ from surge.recipes.recipe import MethodSpec
 from surge.train.build import make_optimizer, set_learning_rate
 from surge.train.norms import wants_recalibration
 from surge.train.watch import BitWatch
-from tests.nets import METHODS, assert_same_tensors, cnn
+from tests.nets import METHODS, assert_same_tensors, cnn, published_methods
 from tests.train.small import CPU, make_trainer, small_recipe, small_sets, trained, weights
 
 
@@ -139,7 +139,8 @@ def test_other_methods_keep_the_norms_of_training(tmp_path, monkeypatch):
     monkeypatch.setattr("surge.train.loop.recalibrate_norms", lambda *_: pytest.fail("called"))
     trained(tmp_path, recipe_of("bnn", epochs=1))
     asking = [m for m in METHODS if wants_recalibration(cnn(m))]
-    assert asking == [m for m in METHODS if get_method(m).recalibrates_norms] == ["slb"]
+    assert asking == [m for m in METHODS if get_method(m).recalibrates_norms]
+    assert published_methods().intersection(asking) == {"slb"}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -164,14 +165,6 @@ def test_flips_are_counted_on_the_bits_that_go_to_disk(method):
     assert watch.flipped() == pytest.approx(100 * int((before != after).sum()) / bits)
     assert (before != after).any() and set(after.unique().tolist()) == {-1.0, 1.0}
     assert torch.equal(torch.get_rng_state(), drawn)
-
-
-def test_flips_of_adabin_do_not_depend_on_its_centre():
-    layer = surge.BinaryLinear(16, 4, method="adabin")
-    watch = BitWatch(layer)
-    with torch.no_grad():
-        layer.weight += 5.0
-    assert watch.flipped() == 0
 
 
 def test_flips_of_more_bits_are_changed_values_and_real_weights_have_none():

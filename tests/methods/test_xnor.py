@@ -129,6 +129,18 @@ def test_xnor_map_of_a_constant_image_counts_the_border_as_zeros():
     torch.testing.assert_close(k[0, 0], torch.tensor([[4.0, 6, 4], [6, 9, 6], [4, 6, 4]]))
 
 
+def test_xnor_map_is_that_of_the_place_not_of_the_sample():
+    layer = BinaryConv2d(4, 2, 3, bias=False, method="xnor")
+    x = torch.ones(1, 4, 5, 10)
+    x[..., 5:] = -3.0  # mean magnitude 2
+    k = layer.method.magnitude_map(x)
+    row = torch.tensor([1.0, 1, 1, 5 / 3, 7 / 3, 3, 3, 3])
+    torch.testing.assert_close(k[0, 0], row.repeat(3, 1))
+    plain = BinaryConv2d(4, 2, 3, bias=False, method="xnor", method_options={"input_scale": False})
+    plain.load_state_dict(layer.state_dict())
+    torch.testing.assert_close(layer(x), k * plain(x))
+
+
 def test_xnor_map_works_in_one_dimension_and_without_batch():
     layer = BinaryConv1d(4, 2, 3, stride=2, dilation=2, padding=1, bias=False, method="xnor")
     x = torch.randn(3, 4, 11)

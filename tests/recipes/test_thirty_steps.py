@@ -16,13 +16,12 @@ from surge.recipes import get_recipe, list_recipes
 from surge.recipes.recipe import MethodSpec, with_surge
 from tests.train.losses import cached_sets
 
-TEXT = ("bibert", "binarybert", "bit")
-"""Methods for layers of text, which the tests of GLUE train."""
 ROWS = [
     f"digits-cnn-{method}{arm}"
     for method in list_methods()
     for arm in ("", "-surge")
-    if method not in TEXT and not (arm and get_method(method).not_compensable)
+    # The tests of GLUE train those of transformers.
+    if not get_method(method).for_transformers and not (arm and get_method(method).not_compensable)
 ]
 
 

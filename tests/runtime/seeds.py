@@ -6,7 +6,7 @@ from torch import nn
 import surge
 from surge.export import pack
 from tests.export.packing import settle
-from tests.nets import binarized, cnn
+from tests.nets import CENTRED, binarized, cnn
 
 PIXELS = {"mean": [0.4, 0.5], "std": [0.2, 0.3], "maximum": 255}
 
@@ -45,7 +45,7 @@ def write_seeds(folder):
         "rbnn": (images("rbnn"), picture, {"rest": "fp16"}),
         "xnor": (images("xnor"), picture, {}),
         "few-bits": (images("dorefa", weight_bits=3, input_bits=2), picture, {}),
-        "adabin": (images("adabin"), picture, {}),
+        **{method: (images(method), picture, {}) for method in CENTRED},
         "sequences": (sequences("tbn"), row, {}),
         "cnn": (cnn("bnn").eval(), torch.zeros(1, 2, 6, 6), {}),
     }

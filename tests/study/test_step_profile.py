@@ -12,8 +12,8 @@ from surge.study import step_profile
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("_input_gradient", "own kernels"),
-        ("_add_up", "own kernels"),
+        ("narrow_input_gradient", "own kernels"),
+        ("_meet", "own kernels"),
         ("void at::native::multi_tensor_apply_kernel<FusedSgdMath>", "optimizer"),
         ("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32", "products"),
         ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT", "products"),

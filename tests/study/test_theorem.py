@@ -244,4 +244,4 @@ def test_arm_styles_tell_surge_from_its_base():
         base, surge = figures.arm_style(arm), figures.arm_style(f"{arm} + SURGE")
         assert base.dashes != surge.dashes and base.colour != surge.colour
     assert figures.arm_style("FP").line()["color"] == figures.COLOURS["grey"]
-    assert figures.arm_style("AdaBin+SURGE").dashes == "-"
+    assert figures.arm_style("Newcomer+SURGE").dashes == "-"

@@ -78,7 +78,7 @@ def regenerate(wanted):
     """Measure the wanted recipes and store them beside the others."""
     torch.set_num_threads(1)
     found = stored() if STORED.exists() else {}
-    for name in wanted or names():
+    for name in wanted or found or names():
         with tempfile.TemporaryDirectory() as folder:
             data = os.environ.get("SURGE_DATA", "data")
             found[name] = [round(x, 6) for x in losses(name, Path(folder), "--data", data)]

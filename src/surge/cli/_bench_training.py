@@ -92,7 +92,7 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
                     advance(f"{job.network} {job.mode}, batch {job.batch}{wide}")
             torch._dynamo.reset()
     if not rows:
-        raise SurgeError("No step was measured: see above; literal ones are always eager.")
+        raise SurgeError("No step was measured: those left out are named above.")
     _show(rows, console)
     paths = figures.save(draw(rows), [row.as_dict() for row in rows], command.out / "training.png")
     console.print(f"The picture: {paths[0]}")
@@ -117,6 +117,8 @@ def _check(command: BenchTrainCommand, modes: Sequence[str], device: torch.devic
         raise ConfigError("--profile looks at the kernels of a GPU; leave it out on a CPU.")
     if "literal" in command.variants:
         training_speed.literal()
+    if set(command.variants) == {"literal"} and "eager" not in modes:
+        raise ConfigError("The literal form is eager: add --modes eager, or another variant.")
 
 
 def _store(rows: list[Row], command: BenchTrainCommand) -> None:

@@ -144,9 +144,10 @@ def exported(network: nn.Module, example: Tensor, what: str) -> torch.export.Exp
     """
     batch = torch.cat([example[:1], example[:1]])
     try:
-        program = torch.export.export(
-            network, (batch,), dynamic_shapes=({0: torch.export.Dim("batch")},)
-        )
+        with torch.no_grad():
+            program = torch.export.export(
+                network, (batch,), dynamic_shapes=({0: torch.export.Dim("batch")},)
+            )
     except Exception as error:  # torch.export raises many kinds, all about the same thing
         first = " ".join(str(error).strip().splitlines()[:1])
         raise ExportError(f"{what}: torch.export cannot trace this model: {first}") from error

@@ -15,6 +15,8 @@ def fold(graph: Graph) -> None:
     _cancel_transposes(graph)
     _fold_shifts(graph)
     _fold_rprelu(graph)
+    _drop_scales_of_signs(graph)
+    _scale_last(graph)
     _fold_input_scales(graph)
     _fold_scales_behind_maps(graph)
     _fold_epilogues(graph)
@@ -33,6 +35,36 @@ def _cancel_transposes(graph: Graph) -> None:
             if reader.residual == node.output:
                 reader.residual = before.inputs[0]
     graph.drop_unused()
+
+
+def _drop_scales_of_signs(graph: Graph) -> None:
+    """Let signs read past a positive factor, which changes none of them."""
+    for node in graph:
+        source = graph.producer(node.inputs[0])
+        if node.activation != Activation("sign") or not node.only_activates or source is None:
+            continue
+        if source.only_scales and source.scale is not None and float(source.scale) > 0:
+            node.inputs = list(source.inputs)
+    graph.drop_unused()
+
+
+def _scale_last(graph: Graph) -> None:
+    """Write ``t * s + b`` before weights of few bits as ``(t + b / s) * s``.
+
+    Inputs of two values with a middle other than 0 then cost one number beside the scale.
+    """
+    for node in graph:
+        second = graph.producer(node.inputs[0]) if node.weight_bits else None
+        if second is None or not second.only_adds_vector or not graph.is_private(second.output):
+            continue
+        first = graph.producer(second.inputs[0])
+        if first is None or not first.only_scales or not graph.is_private(first.output):
+            continue
+        assert first.scale is not None and second.bias is not None
+        if float(first.scale) != 0:
+            first.bias = (second.bias.double() / first.scale.double()).float()
+            first.scale, second.scale, second.bias = None, first.scale, None
+            first.arithmetic = second.arithmetic = None
 
 
 def _fold_input_scales(graph: Graph) -> None:

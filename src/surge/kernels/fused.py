@@ -30,8 +30,12 @@ def compiled() -> bool:
 
 
 def fits(layer: "BinaryConv2d", z: Tensor) -> bool:
-    """Return whether the operator computes what the layer's own code would, and sooner."""
+    """Return whether the operator computes what the layer's own code would, and sooner.
+
+    NaN and infinity may spread over one pixel more.
+    """
     g, method = layer.geometry, layer.method
+    widest = max(g.in_features, g.out_features)
     return (
         AVAILABLE
         and compiled()
@@ -39,13 +43,13 @@ def fits(layer: "BinaryConv2d", z: Tensor) -> bool:
         and z.dtype in (torch.bfloat16, torch.float16)
         and z.dim() == 4
         and z.is_contiguous(memory_format=torch.channels_last)
-        and 0 < z.numel() < 2**31
+        and 0 < z[:, 0].numel() * widest < 2**31  # as far as the kernels count
         and g.kernel_size == (3, 3)
         and g.stride == g.padding == g.dilation == (1, 1)
         and g.groups == 1
         and g.in_features in WIDTHS
         and g.out_features in WIDTHS
-        and (max(g.in_features, g.out_features) < WIDE or z[:, 0].numel() <= PIXELS)
+        and (widest < WIDE or z[:, 0].numel() <= PIXELS)
         and type(method).binarize is Method.binarize
         and type(method).scale_output is Method.scale_output
     )

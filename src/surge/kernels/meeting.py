@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from surge.kernels.branch import layout_of
-from surge.kernels.narrow_conv import BIREAL, CLIPPED
+from surge.kernels.narrow_kernels import BIREAL, CLIPPED
 from surge.layers.elastic import FLOOR
 
 SIGNED, UNSIGNED = tl.constexpr(3), tl.constexpr(4)

@@ -90,7 +90,7 @@ class AdaBin(Method):
                 self.input_distance.clamp_(min=1e-4)
 
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Return sign + centre / distance, and the distances: no whole numbers, so none to pack."""
+        """Return sign + centre / distance, and the distances; what is stored are the signs."""
         with torch.no_grad():
             _, distance = self.equalized(weight)
             return self.binarize_weight(weight) / distance, distance.flatten()

@@ -36,7 +36,9 @@ class RAD(BNN):
     Schedule  c = ``strength`` while e/E < ``until`` (the authors' 60 of 65), then 0; also 0
               until the first epoch is announced.
     Paper vs here: identical. m and s must be those of what a Hardtanh would clamp: build models
-    with activation="none" (the estimator clips by itself), else clamped values are judged.
+    with activation="none" (the estimator clips by itself), else clamped values are judged. As in a
+    BatchNorm they are those of one forward: processes and micro-batches each judge their own part,
+    and the loss is the mean over parts.
     SURGE: the loss enters below x and, but for aux_input="layer_input", is no part of its main
     gradient.
     """

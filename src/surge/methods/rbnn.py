@@ -8,14 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
-from surge.functional import operator, save_inputs, sign, widened
+from surge.functional import operator, sample_moments, save_inputs, sign, widened
 from surge.method import (
     Geometry,
     Method,
     mean_magnitude,
     needs_spread,
     register_method,
-    sample_moments,
     standardize,
 )
 from surge.methods.irnet import sharpness_at
@@ -108,7 +107,7 @@ class RBNN(Method):
 
     def prepare_input(self, x: Tensor) -> Tensor:
         """Standardise every sample."""
-        mean, variance = sample_moments(x, self.geometry)
+        mean, variance = sample_moments(x, self.geometry.sample_dims(x))
         return (x - mean) / (variance + 1e-5).sqrt()
 
     def input_sharpness(self) -> Tensor:

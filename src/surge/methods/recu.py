@@ -7,14 +7,7 @@ from torch import Tensor, nn
 
 from surge import functional
 from surge.errors import ConfigError
-from surge.method import (
-    Geometry,
-    Method,
-    needs_spread,
-    register_method,
-    sample_moments,
-    standardize,
-)
+from surge.method import Geometry, Method, needs_spread, register_method, standardize
 
 TAU_MIN, TAU_MAX = 0.85, 0.99
 
@@ -70,7 +63,7 @@ class ReCU(Method):
         """Divide every sample by its standard deviation while training."""
         if not self.training:
             return x
-        _, variance = sample_moments(x, self.geometry)
+        _, variance = functional.sample_moments(x, self.geometry.sample_dims(x))
         return x / (variance + 1e-5).sqrt()
 
     def binarize_weight(self, weight: Tensor) -> Tensor:

@@ -1,0 +1,119 @@
+"""Mean and variance of samples: by pixels in compiled steps, as torch has them elsewhere."""
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+
+import surge
+from surge.functional import _moments_by_pixel, sample_moments
+from surge.layers import BinaryConv2d
+
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
+
+
+def images(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1000.0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_moments_by_pixel_are_those_of_torch(shift, dtype):
+    x = (images(2, 4, 5, 6) + shift).to(dtype).to(memory_format=torch.channels_last)
+    for found, exact in zip(
+        _moments_by_pixel(x), (x.double().mean((1, 2, 3)), x.double().var((1, 2, 3))), strict=True
+    ):
+        assert found.shape == (2, 1, 5, 6) and found.dtype == dtype
+        tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
+        torch.testing.assert_close(
+            found[:, 0, 0, 0].double(), exact, rtol=tolerance, atol=tolerance
+        )
+
+
+def test_moments_by_pixel_pass_gradcheck():
+    x = images(2, 3, 2, 4).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: x / (_moments_by_pixel(x)[1] + 1e-5).sqrt(), x)
+    assert torch.autograd.gradcheck(lambda x: x - _moments_by_pixel(x)[0], x)
+
+
+@pytest.mark.parametrize("method", ["recu", "rbnn"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_compiled_input_is_prepared_as_the_eager_one(method, layout):
+    prepare = BinaryConv2d(4, 4, 3, method=method).method.prepare_input
+    compiled = torch.compile(prepare, backend="aot_eager", fullgraph=True)
+    found = []
+    for function in (prepare, compiled):
+        x = images(2, 4, 5, 6).to(memory_format=layout).requires_grad_()
+        z = function(x)
+        assert z.is_contiguous(memory_format=layout)
+        found += [(z, *torch.autograd.grad(z.square().sin().sum(), x))]
+    for eager, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, eager)
+
+
+def sums_of(layout, exporting):
+    """Return what is summed, by shape and dimensions, forward and backward."""
+    summed = set()
+
+    def note(graph, _):
+        for node in graph.graph.nodes:
+            if node.target is torch.ops.aten.sum.dim_IntList:
+                value, dims = node.args[:2]
+                summed.add((tuple(value.meta["val"].shape), tuple(d % 4 for d in dims)))
+        return graph
+
+    def divided(x):
+        return x / sample_moments(x, (1, 2, 3))[1]
+
+    x = images(2, 4, 5, 6).to(memory_format=layout).requires_grad_()
+    if exporting:
+        program = torch.export.export(nn.Sequential(Wrapped(divided)), (x,))
+        note(program.graph_module, ())
+        return summed
+    compiled = torch.compile(divided, backend=aot_autograd(fw_compiler=note, bw_compiler=note))
+    compiled(x).square().sum().backward()
+    return summed
+
+
+class Wrapped(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+BY_PIXEL = {((2, 4, 5, 6), (1,)), ((2, 1, 5, 6), (2, 3))}
+
+
+def test_compiled_sums_follow_the_memory_of_an_image():
+    """Channels, which are neighbours, come first: forward and backward."""
+    assert sums_of(torch.channels_last, exporting=False) == BY_PIXEL
+    assert ((2, 4, 5, 6), (1, 2, 3)) in sums_of(torch.contiguous_format, exporting=False)
+
+
+def test_exports_see_the_plain_moments():
+    assert not sums_of(torch.channels_last, exporting=True) & BY_PIXEL
+
+
+@pytest.mark.parametrize("method", ["recu", "rbnn"])
+def test_empty_batches_and_vmap_work_in_any_layout(method):
+    layer = BinaryConv2d(4, 4, 3, method=method)
+    x = images(2, 4, 5, 6).to(memory_format=torch.channels_last)
+    assert layer(x[:0]).shape == (0, 4, 3, 4)
+    each = torch.func.vmap(lambda one: layer.method.prepare_input(one.unsqueeze(0)))(x)
+    torch.testing.assert_close(each[:, 0], layer.method.prepare_input(x))
+
+
+def test_model_that_standardizes_its_inputs_packs_in_any_layout(tmp_path):
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)),
+        *(nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)),
+        *(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4)),
+    )
+    surge.binarize_(model, "rbnn")
+    model.eval().to(memory_format=torch.channels_last)
+    x = images(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    surge.pack(model, x, tmp_path / "model.surge")
+    assert (tmp_path / "model.surge").stat().st_size > 0
