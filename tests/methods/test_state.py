@@ -73,14 +73,14 @@ def states(second):
     return [torch.load(folder / f"{rank}.pt") for rank in range(ranks.WORLD)]
 
 
-def compare(actual, expected):
+def compare(actual, expected, tolerance=1e-5):
     assert list(actual) == list(expected)
     for name, tensor in expected.items():
         torch.testing.assert_close(
             actual[name],
             tensor,
-            rtol=1e-5,
-            atol=1e-5,
+            rtol=tolerance,
+            atol=tolerance,
             msg=lambda text, name=name: f"{name}: {text}",
         )
 
@@ -90,7 +90,8 @@ def test_state_is_the_same_on_all_ranks_and_that_of_one_process(states, method):
     first, second = (state[method] for state in states)
     assert_same_tensors(second, first)
     parts = ranks.WORLD if method in ranks.IN_PARTS else 1
-    compare(first, ranks.trained(method, parts=parts))
+    # Sums of another order may turn a sign on some machine.
+    compare(first, ranks.trained(method, parts=parts), tolerance=5e-4)
 
 
 @pytest.mark.parametrize("method", ranks.IN_PARTS)
