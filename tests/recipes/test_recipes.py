@@ -148,6 +148,14 @@ def test_overrides_reach_their_part_of_the_recipe():
     assert overridden(base, {}) == base
 
 
+@pytest.mark.parametrize(
+    ("row", "changes"), [("-dpgc", {"eta": 0.1}), ("", {"eta": 0.1, "fixed_scale": 0.02})]
+)
+def test_eta_has_no_place_beside_a_fixed_scale(row, changes):
+    with pytest.raises(ConfigError, match="has a fixed scale, which no eta changes"):
+        overridden(get_recipe(f"cifar10-resnet20-recu-surge{row}"), changes)
+
+
 def test_override_of_what_a_recipe_lacks_is_an_error():
     with pytest.raises(ConfigError, match="digits-cnn-recu has no setting eta"):
         overridden(get_recipe("digits-cnn-recu"), {"eta": 0.1})

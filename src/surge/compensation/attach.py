@@ -57,7 +57,8 @@ def compensate_(
     """
     options = _options(eta=eta, auxiliary=auxiliary, scope=scope, **more)
     _refuse_wrappers(model)
-    chosen, skipped = _choose(model, as_patterns(only, "only"), as_patterns(skip, "skip"))
+    patterns = as_patterns(only, "only"), as_patterns(skip, "skip")
+    chosen, skipped = _choose(model, *patterns, clipped=options.scope == "clipped")
     seen: dict[str, Seen] = {}
     if example_input is None and options.share < 1 and options.chosen == "saliency":
         raise ConfigError('chosen="saliency" needs example_input, to see what is clipped.')
@@ -136,7 +137,7 @@ def _refuse_wrappers(model: nn.Module) -> None:
 
 
 def _choose(
-    model: nn.Module, only: tuple[str, ...], skip: tuple[str, ...]
+    model: nn.Module, only: tuple[str, ...], skip: tuple[str, ...], *, clipped: bool
 ) -> tuple[dict[str, BinaryLayer], dict[str, str]]:
     layers = {n: m for n, m in binary_layers(model) if m.geometry.kind != "embedding"}
     if not layers:
@@ -155,11 +156,21 @@ def _choose(
             skipped[name] = "left out by pattern"
         elif layer.method.not_compensable:
             skipped[name] = layer.method.not_compensable
+        elif clipped and not _clips(layer):
+            skipped[name] = f'{layer.method.name} clips nothing, so that scope="clipped" is empty'
     chosen = {name: layer for name, layer in layers.items() if name not in skipped}
     if not chosen:
         reasons = "; ".join(sorted(set(skipped.values())))
         raise NoLayersMatchedError(f"compensate_ has no layer left to compensate: {reasons}.")
     return chosen, skipped
+
+
+def _clips(layer: BinaryLayer) -> bool:
+    """Return whether the surrogate is zero anywhere, however far out."""
+    g = layer.geometry
+    far = layer.weight.new_full((1, g.in_features, *(1 for _ in g.kernel_size)), 1e4)
+    outside = (layer.method.surrogate_is_zero(z) for z in (far, -far))
+    return any(bool(found.any()) for found in outside)
 
 
 def _left_over(

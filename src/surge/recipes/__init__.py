@@ -81,6 +81,9 @@ def overridden(recipe: Recipe, changes: dict[str, object]) -> Recipe:
     """Return the recipe with some fields of its training, data, SURGE or teacher replaced."""
     if changes.get("size") is not None and recipe.data.size is None:
         raise ConfigError(f"{recipe.name} sees whole inputs: it has no size to change (--size).")
+    fixed = changes.get("fixed_scale", recipe.surge and recipe.surge.fixed_scale)
+    if fixed is not None and changes.get("eta") is not None:
+        raise ConfigError(f"{recipe.name} has a fixed scale, which no eta changes (--eta).")
     for part in ("train", "data", "surge", "distill"):
         held = getattr(recipe, part)
         if held is None:
