@@ -82,7 +82,10 @@ def test_optimum_is_the_best_scale_on_the_batch():
         best = float(found.optimum)
 
         def error(scale: float, found=found) -> float:
-            return float((found.main + scale * found.auxiliary - found.reference).square().sum())
+            main, other, wanted = (
+                t.double() for t in (found.main, found.auxiliary, found.reference)
+            )
+            return float((main + scale * other - wanted).square().sum())
 
         assert error(best) <= min(error(best * 1.01 + 1e-6), error(best * 0.99 - 1e-6))
 
