@@ -49,11 +49,13 @@ test-gpu: GPU_PYTHON := $(BIN)/python
 else
 test-gpu: GPU_PYTHON := $(PYTHON)
 endif
+# Most of their time is compiling: GPU_WORKERS=8 does as many at once (pytest-xdist).
+test-gpu: ALONG := $(if $(GPU_WORKERS),-n $(GPU_WORKERS))
 test-gpu:  ## the tests that need a CUDA GPU; PYTHON=python3 uses your own torch
 	@if [ "$$($(GPU_PYTHON) -c 'import torch; print(torch.cuda.is_available())')" = False ]; then \
 		echo "No CUDA GPU here: nothing was tested."; \
 	else \
-		PYTHONPATH=src $(GPU_PYTHON) -m pytest -m 'gpu and not slow'; \
+		PYTHONPATH=src $(GPU_PYTHON) -m pytest -m 'gpu and not slow' $(ALONG); \
 	fi
 
 demo: setup  ## the toy study, binary networks on real digits, a report page
