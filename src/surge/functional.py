@@ -107,7 +107,7 @@ def widened(x: Tensor) -> Tensor:
 def sample_moments(x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Return mean and unbiased variance of every sample, shaped to broadcast over the input.
 
-    Compiled sums run along dimensions, and across memory they take several times as long. So a
+    Compiled sums run along dimensions, and across memory they use little of what they read. So a
     compiled step sums an image that is laid out pixel by pixel in that order, here and in the
     backward.
     """

@@ -9,6 +9,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from surge.export import pack
 from surge.layers.hooks import binary_layers
+from surge.models.resnet import CifarResNet, DoubleShortcutBlock
 
 CLOSE = 1e-4
 LEARNT = {
@@ -22,6 +23,19 @@ LEARNT = {
     "input_upper": (0.5, 1.5),
 }
 """Where training may take what methods learn about inputs, by the parameter's name."""
+
+
+def small_resnet(widths, classes):
+    """Build ResNet-20's kind of network with one block a stage."""
+    return CifarResNet(
+        DoubleShortcutBlock,
+        widths,
+        depth=1,
+        classes=classes,
+        shortcut="pool",
+        activation="hardtanh",
+        stem_activation="hardtanh",
+    )
 
 
 def settle(model, x, *, seed=0):

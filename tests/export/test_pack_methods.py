@@ -7,10 +7,9 @@ from torch import nn
 
 from surge.errors import ExportError
 from surge.export import pack
-from surge.models.resnet import CifarResNet, DoubleShortcutBlock
 from surge.summary import summary
 from tests.contract.flags import FLAGS, named
-from tests.export.packing import assert_close, expected, packed_output, settle
+from tests.export.packing import assert_close, expected, packed_output, settle, small_resnet
 from tests.nets import CENTRED, METHODS, binarized
 
 FEW_BITS = {
@@ -27,15 +26,7 @@ PACKED_FLAGS = [(method, options) for method, options in FLAGS if "ternary" not 
 
 
 def resnet():
-    return CifarResNet(
-        DoubleShortcutBlock,
-        (8, 20),
-        depth=1,
-        classes=5,
-        shortcut="pool",
-        activation="hardtanh",
-        stem_activation="hardtanh",
-    )
+    return small_resnet((8, 20), classes=5)
 
 
 def vgg():

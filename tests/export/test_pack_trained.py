@@ -9,11 +9,10 @@ import surge
 from surge.data import load_digits
 from surge.export import pack
 from surge.models import cnn_digits
-from surge.models.resnet import CifarResNet, DoubleShortcutBlock
 from surge.summary import summary
 from surge.train.norms import recalibrate_norms
 from tests.contract.flags import named
-from tests.export.packing import expected
+from tests.export.packing import expected, small_resnet
 from tests.nets import METHODS, binarized, train
 
 EPOCHS, STEPS, BATCH = 3, 8, 48
@@ -26,15 +25,7 @@ def plain():
 
 
 def residual():
-    return CifarResNet(
-        DoubleShortcutBlock,
-        (8, 16),
-        depth=1,
-        classes=10,
-        shortcut="pool",
-        activation="hardtanh",
-        stem_activation="hardtanh",
-    )
+    return small_resnet((8, 16), classes=10)
 
 
 @cache

@@ -240,3 +240,19 @@ def test_which_layers_fit(monkeypatch):
     few = torch.randn(2, 64, 8, 8, device="cuda", dtype=torch.bfloat16).to(**channels)
     many = torch.randn(2, 64, 256, 256, device="cuda", dtype=torch.bfloat16).to(**channels)
     assert fused.fits(wide, few) and not fused.fits(wide, many)
+
+
+class OnGpu(torch.Tensor):
+    """A tensor without memory that says it is on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize(("outputs", "fits"), [(16, True), (32, False)])
+def test_offsets_into_the_wider_side_fit_into_32_bits(monkeypatch, outputs, fits):
+    monkeypatch.setattr(fused, "AVAILABLE", True)
+    monkeypatch.setattr(fused, "compiled", lambda: True)
+    layer = surge.layers.BinaryConv2d(16, outputs, 3, padding=1, method="recu")
+    size = {"dtype": torch.bfloat16, "memory_format": torch.channels_last}
+    z = torch.empty(2**10, 16, 256, 256, device="meta", **size).as_subclass(OnGpu)
+    assert z[:, 0].numel() == 2**26 and fused.fits(layer, z) == fits

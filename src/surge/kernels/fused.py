@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from surge.functional import operator
+from surge.functional import is_channels_last, operator
 from surge.method import Method
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def fits(layer: "BinaryConv2d", z: Tensor) -> bool:
         and compiled()
         and z.is_cuda
         and z.dtype in (torch.bfloat16, torch.float16)
-        and z.dim() == 4
-        and z.is_contiguous(memory_format=torch.channels_last)
+        and is_channels_last(z)
         and 0 < z[:, 0].numel() * widest < 2**31  # as far as the kernels count
         and g.kernel_size == (3, 3)
         and g.stride == g.padding == g.dilation == (1, 1)
