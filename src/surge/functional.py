@@ -34,6 +34,9 @@ Backward = Callable[..., Any]
 
 Result = TypeVar("Result")
 
+EPSILON = 1e-5
+"""Added to a variance before its root is taken."""
+
 BODIES: dict[str, Callable[..., Any]] = {}
 """Every operator ``surge::<name>`` as the plain function it is, for exports that write it out."""
 
@@ -104,30 +107,33 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def sample_moments(x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return mean and unbiased variance of every sample, shaped to broadcast over the input.
+def unit_variance(x: Tensor, dims: tuple[int, ...], *, centred: bool = False) -> Tensor:
+    """Divide every sample by its standard deviation, ``centred``: minus its mean.
 
     Compiled sums run along dimensions, and across memory they use little of what they read. So a
-    compiled step sums an image that is laid out pixel by pixel in that order, here and in the
-    backward.
+    compiled step takes an image that is laid out pixel by pixel row by row, forward and backward.
     """
-    compiled = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
-    if compiled and len(dims) == 3 and is_channels_last(x):
-        return _moments_by_pixel(x)
-    return x.mean(dim=dims, keepdim=True), x.var(dim=dims, keepdim=True)
+    if torch.compiler.is_dynamo_compiling() and len(dims) == 3 and is_channels_last(x):
+        return _unit_variance_by_row(x, centred)
+    centre = x - x.mean(dim=dims, keepdim=True) if centred else x
+    return centre / (x.var(dim=dims, keepdim=True) + EPSILON).sqrt()
 
 
-def _moments_by_pixel(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Do so in one pass: the distance to any value of a sample has the same variance."""
+def _unit_variance_by_row(x: Tensor, centred: bool) -> Tensor:
+    """Do so with sums of one pass: the distance to any value of a sample has the same variance.
+
+    Nothing but sums and products is done for every element, here and in the backward.
+    """
     count, near = x.shape[1:].numel(), widened(x[:, :1, :1, :1].detach())
     away = widened(x) - near
     total, squares = (
-        values.sum(dim=1, keepdim=True).sum(dim=(2, 3), keepdim=True)
+        values.sum(dim=(1, 3), keepdim=True).sum(dim=2, keepdim=True)
         for values in (away, away.square())
     )
-    mean, variance = near + total / count, (squares - total.square() / count) / (count - 1)
-    pixels = (-1, -1, *x.shape[2:])  # so that the gradient comes back in two sums, too
-    return mean.to(x.dtype).expand(pixels), variance.to(x.dtype).expand(pixels)
+    variance = (squares - total.square() / count) / (count - 1)
+    rows = (-1, -1, x.shape[2], -1)  # so that gradients come back in two sums, too
+    centre = away - (total / count).expand(rows) if centred else widened(x)
+    return (centre * (variance + EPSILON).rsqrt().expand(rows)).to(x.dtype)
 
 
 def _identity_backward(ctx: Any, grad: Tensor) -> Tensor:

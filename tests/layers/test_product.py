@@ -1,8 +1,9 @@
-"""The gradient of an input from its sizes alone, against autograd."""
+"""Gradients of products that need less than autograd keeps, against autograd."""
 
 import pytest
 import torch
 
+from surge.layers import BinaryConv1d, BinaryConv2d, BinaryLayer
 from surge.layers.product import input_gradient
 
 SETTINGS = {"stride": 1, "padding": 0, "dilation": 1}
@@ -40,3 +41,41 @@ def test_of_a_linear_map_and_of_nothing():
     kernel, none = torch.randn(4, 6, 3, 3), torch.randn(0, 4, 5, 5)
     found = input_gradient(none, (0, 6, 5, 5), kernel, ([1, 1], [1, 1], [1, 1]), 1)
     assert found.shape == (0, 6, 5, 5)
+
+
+@pytest.mark.parametrize("method", ["recu", "rbnn", "lws"])
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1, "groups": 2}])
+@pytest.mark.parametrize(
+    "layer_type, shape", [(BinaryConv1d, (3, 8, 9)), (BinaryConv2d, (3, 8, 9, 9))]
+)
+def test_folded_scale_has_the_gradients_of_a_factor(layer_type, shape, method, options):
+    """In training the scale goes into the weights backward; values and gradients stay."""
+    torch.manual_seed(0)
+    layer = layer_type(8, 12, 3, method=method, **options).double()
+    x = torch.randn(shape).double().requires_grad_()
+    learnt = [x, *layer.parameters()]
+
+    def found(operate):
+        y = operate(layer, layer.method.binarize(layer.method.prepare_input(x)), x)
+        return y, torch.autograd.grad(y.sin().sum(), learnt, allow_unused=True)
+
+    (y, grads), (expected, plain) = found(layer_type.operate), found(BinaryLayer.operate)
+    assert torch.equal(y, expected)
+    for grad, one in zip(grads, plain, strict=True):
+        assert (grad is None) == (one is None)
+        if one is not None:
+            torch.testing.assert_close(grad, one)
+
+
+def test_folded_scale_needs_no_output_of_the_convolution():
+    """The backward reads inputs and weights alone, so the sums are free once they are scaled."""
+    layer, x = BinaryConv2d(8, 8, 3, method="recu"), torch.randn(2, 8, 6, 6, requires_grad=True)
+    sizes = []
+
+    def note(tensor):
+        sizes.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        y = layer(x)
+    assert y.requires_grad and (2, 8, 4, 4) not in sizes

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surge.kernels import fused
 from surge.layers.base import BinaryLayer, check_convolution
-from surge.method import Geometry
+from surge.layers.product import geometry_arguments, product_dtype, scaled_product
+from surge.method import Geometry, Method
 
 
 class _BinaryConv(BinaryLayer):
@@ -30,6 +32,16 @@ class _BinaryConv(BinaryLayer):
             dilation=tuple(self.dilation),
             groups=self.groups,
         )
+
+    def operate(self, binary: Tensor, z: Tensor) -> Tensor:
+        """Return the scaled product; while it learns, the scale acts on weights backward."""
+        scale = self.method.output_scale()
+        own = type(self.method).scale_output is not Method.scale_output
+        if scale is None or own or not (self.training and torch.is_grad_enabled()):
+            return super().operate(binary, z)
+        weight = self.method.binarize_weight(self.weight)
+        arguments = geometry_arguments(self.geometry)
+        return scaled_product(binary.to(product_dtype(binary)), weight, scale, *arguments)
 
 
 class BinaryConv1d(_BinaryConv, nn.Conv1d):  # type: ignore[misc]

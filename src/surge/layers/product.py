@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from surge.functional import operator, sign
+from surge.functional import operator, sign, widened
 from surge.method import Geometry, per_filter
 
 
@@ -183,3 +183,41 @@ def scaled_signs_product(
     scale = weight.abs().amax(dim=per_filter(weight)).view(-1, *(1 for _ in stride))
     convolution = (stride, padding, dilation) if stride else ()
     return product(x, sign(weight), convolution, groups) * scale
+
+
+def _scaled_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, weight, scale, stride, padding, dilation, ctx.groups = inputs
+    ctx.save_for_backward(x, weight, scale)
+    ctx.convolution = (stride, padding, dilation)
+
+
+def _scaled_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, weight, scale = ctx.saved_tensors
+    factor = scale.view(-1, *(1 for _ in per_filter(weight)))
+    needs = (ctx.needs_input_grad[0], any(ctx.needs_input_grad[1:3]))
+    to_x, raw = transposed(grad, x, weight * factor, ctx.convolution, ctx.groups, needs)
+    if raw is None:
+        return to_x, *(None,) * 6
+    to_weight = (raw * factor).to(weight.dtype)
+    to_scale = (widened(raw) * weight).sum(dim=per_filter(weight)).to(scale.dtype)
+    return to_x, to_weight, to_scale, *(None,) * 4
+
+
+@operator("scaled_product", backward=_scaled_backward, setup=_scaled_setup)
+def scaled_product(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> Tensor:
+    """Return a convolution times a scale of each filter.
+
+    In the backward the scale multiplies weights, which are few, and its gradient comes from
+    theirs: the sum of G y over all pixels is that of (x * G) W over a filter. So G is used as it
+    comes, and y is not needed.
+    """
+    y = product(x, weight.to(x.dtype), (stride, padding, dilation), groups)
+    return y * scale.view(-1, *(1 for _ in stride)).to(y.dtype)

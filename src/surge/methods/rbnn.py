@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError
-from surge.functional import operator, sample_moments, save_inputs, sign, widened
+from surge.functional import operator, save_inputs, sign, unit_variance, widened
 from surge.method import (
     Geometry,
     Method,
@@ -107,8 +107,7 @@ class RBNN(Method):
 
     def prepare_input(self, x: Tensor) -> Tensor:
         """Standardise every sample."""
-        mean, variance = sample_moments(x, self.geometry.sample_dims(x))
-        return (x - mean) / (variance + 1e-5).sqrt()
+        return unit_variance(x, self.geometry.sample_dims(x), centred=True)
 
     def input_sharpness(self) -> Tensor:
         """Return t as inputs have it, never below 1."""

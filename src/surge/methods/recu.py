@@ -63,8 +63,7 @@ class ReCU(Method):
         """Divide every sample by its standard deviation while training."""
         if not self.training:
             return x
-        _, variance = functional.sample_moments(x, self.geometry.sample_dims(x))
-        return x / (variance + 1e-5).sqrt()
+        return functional.unit_variance(x, self.geometry.sample_dims(x))
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Standardise, clamp the tails, take the sign."""

@@ -1,4 +1,4 @@
-"""Mean and variance of samples: by pixels in compiled steps, as torch has them elsewhere."""
+"""Samples of unit variance: by rows in compiled steps, as torch would have them elsewhere."""
 
 import pytest
 import torch
@@ -7,9 +7,10 @@ from torch import nn
 from torch._dynamo.backends.common import aot_autograd
 
 import surge
-from surge.functional import _moments_by_pixel, sample_moments
+from surge.functional import _unit_variance_by_row, unit_variance
 from surge.layers import BinaryConv2d
 
+ALL = (1, 2, 3)
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 
 
@@ -17,24 +18,24 @@ def images(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("centred", [False, True])
 @pytest.mark.parametrize("shift", [0.0, 1000.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_moments_by_pixel_are_those_of_torch(shift, dtype):
+def test_samples_by_row_are_those_of_torch(centred, shift, dtype):
     x = (images(2, 4, 5, 6) + shift).to(dtype).to(memory_format=torch.channels_last)
-    for found, exact in zip(
-        _moments_by_pixel(x), (x.double().mean((1, 2, 3)), x.double().var((1, 2, 3))), strict=True
-    ):
-        assert found.shape == (2, 1, 5, 6) and found.dtype == dtype
-        tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
-        torch.testing.assert_close(
-            found[:, 0, 0, 0].double(), exact, rtol=tolerance, atol=tolerance
-        )
+    found, exact = (
+        _unit_variance_by_row(x, centred),
+        unit_variance(x.double(), ALL, centred=centred),
+    )
+    assert found.dtype == dtype and found.is_contiguous(memory_format=torch.channels_last)
+    tolerance = 1e-2 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=tolerance)
 
 
-def test_moments_by_pixel_pass_gradcheck():
+@pytest.mark.parametrize("centred", [False, True])
+def test_samples_by_row_pass_gradcheck(centred):
     x = images(2, 3, 2, 4).double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: x / (_moments_by_pixel(x)[1] + 1e-5).sqrt(), x)
-    assert torch.autograd.gradcheck(lambda x: x - _moments_by_pixel(x)[0], x)
+    assert torch.autograd.gradcheck(lambda x: _unit_variance_by_row(x, centred), x)
 
 
 @pytest.mark.parametrize("method", ["recu", "rbnn"])
@@ -52,7 +53,7 @@ def test_compiled_input_is_prepared_as_the_eager_one(method, layout):
         torch.testing.assert_close(other, eager)
 
 
-def sums_of(layout, exporting):
+def sums_of(layout, exporting=False, device="cpu"):
     """Return what is summed, by shape and dimensions, forward and backward."""
     summed = set()
 
@@ -64,9 +65,9 @@ def sums_of(layout, exporting):
         return make_boxed_func(graph)
 
     def divided(x):
-        return x / sample_moments(x, (1, 2, 3))[1]
+        return unit_variance(x, ALL)
 
-    x = images(2, 4, 5, 6).to(memory_format=layout).requires_grad_()
+    x = images(2, 4, 5, 6).to(device, memory_format=layout).requires_grad_()
     if exporting:
         program = torch.export.export(nn.Sequential(Wrapped(divided)), (x,))
         note(program.graph_module, ())
@@ -85,17 +86,22 @@ class Wrapped(nn.Module):
         return self.function(x)
 
 
-BY_PIXEL = {((2, 4, 5, 6), (1,)), ((2, 1, 5, 6), (2, 3))}
+BY_ROW = {((2, 4, 5, 6), (1, 3)), ((2, 1, 5, 1), (2,))}
 
 
 def test_compiled_sums_follow_the_memory_of_an_image():
-    """Channels, which are neighbours, come first: forward and backward."""
-    assert sums_of(torch.channels_last, exporting=False) == BY_PIXEL
-    assert ((2, 4, 5, 6), (1, 2, 3)) in sums_of(torch.contiguous_format, exporting=False)
+    """Channels of a row, which are neighbours, come first: forward and backward."""
+    assert sums_of(torch.channels_last) == BY_ROW
+    assert ((2, 4, 5, 6), (1, 2, 3)) in sums_of(torch.contiguous_format)
+
+
+@pytest.mark.gpu
+def test_compiled_sums_follow_memory_on_a_gpu_too():
+    assert sums_of(torch.channels_last, device="cuda") == BY_ROW
 
 
 def test_exports_see_the_plain_moments():
-    assert not sums_of(torch.channels_last, exporting=True) & BY_PIXEL
+    assert not sums_of(torch.channels_last, exporting=True) & BY_ROW
 
 
 @pytest.mark.parametrize("method", ["recu", "rbnn"])
