@@ -18,6 +18,7 @@ from surge.errors import (
 from surge.layers import BinaryConv1d, BinaryConv2d, BinaryEmbedding, BinaryLayer, BinaryLinear
 from surge.layers.base import check_convolution
 from surge.layers.linear import check_embedding
+from surge.layers.stem import StemConv2d
 from surge.method import Method, check_options, get_method
 from surge.patterns import Patterns, as_patterns, matches, require_each_matches
 
@@ -26,6 +27,7 @@ BINARY: dict[type[nn.Module], type[BinaryLayer]] = {
     nn.Conv2d: BinaryConv2d,
     nn.Linear: BinaryLinear,
     nn.Embedding: BinaryEmbedding,
+    StemConv2d: BinaryConv2d,
 }
 NO_BINARY_FORM: tuple[type[nn.Module], ...] = (
     nn.modules.conv._ConvNd,
@@ -163,7 +165,7 @@ def binarize_(
         for name, layer in {**layers, **products}.items()
     )
     special = {n: kind.behind_relu() for n in bert.behind_activation(model)} if whole else {}
-    _convert_all(layers, chosen, method, method_options, special)
+    before = _convert_all(layers, chosen, method, method_options, special)
     changes = bert.Changes()
     if whole:
         changes.apply(model, kind, {name for name in products if verdicts[name] == "binary"})
@@ -179,8 +181,7 @@ def binarize_(
             warnings.warn(sentence, SurgeWarning, stacklevel=2)
     except SurgeWarning:  # where warnings are errors, this call has failed
         changes.undo()
-        for name in chosen:
-            _revert(layers[name])
+        _revert(before)
         raise
     return BinarizeReport(method, rows, tuple(found))
 
@@ -300,29 +301,29 @@ def _convert_all(
     method: str,
     options: dict[str, Any],
     special: dict[str, dict[str, Any]],
-) -> None:
+) -> dict[nn.Module, type[nn.Module]]:
     """Change the class of every chosen layer; undo all of it if a method refuses one.
 
-    ``special`` has more options for some of the layers.
+    ``special`` has more options for some of the layers. Return the classes they had.
     """
-    done: list[nn.Module] = []
+    before: dict[nn.Module, type[nn.Module]] = {}
     for name in chosen:
         layer = layers[name]
+        before[layer] = type(layer)
         layer.__class__ = BINARY[type(layer)]
         assert isinstance(layer, BinaryLayer)
-        done.append(layer)
         try:
             layer.bind(method, {**options, **special.get(name, {})})
         except BaseException as error:
-            for changed in done:
-                _revert(changed)
+            _revert(before)
             if isinstance(error, SurgeError):
                 raise type(error)(f'binarize_ on "{_shown(name)}": {error}') from error
             raise
+    return before
 
 
-def _revert(layer: nn.Module) -> None:
-    original = next(kind for kind, binary in BINARY.items() if type(layer) is binary)
-    for added in ("method", "auxiliary"):
-        layer._modules.pop(added, None)
-    layer.__class__ = original
+def _revert(before: dict[nn.Module, type[nn.Module]]) -> None:
+    for layer, original in before.items():
+        for added in ("method", "auxiliary"):
+            layer._modules.pop(added, None)
+        layer.__class__ = original

@@ -12,6 +12,8 @@ import torch.fx
 import torch.nn.functional as F
 from torch import nn
 
+from surge.layers import StemConv2d
+
 PASSING: tuple[type[nn.Module], ...] = (
     nn.modules.dropout._DropoutNd,
     nn.Flatten,
@@ -71,12 +73,19 @@ def _subject(names: list[str]) -> str:
     return f'"{names[0]}" and {others} other layer{"s" * (others > 1)} are'
 
 
+class _Tracer(torch.fx.Tracer):
+    """Takes our own layers for single steps, as torch's."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, StemConv2d) or super().is_leaf_module(m, module_qualified_name)
+
+
 def trace(model: nn.Module) -> torch.fx.GraphModule | None:
     """Return the model's graph, or None where its forward cannot be traced."""
     try:
         with _attributes_kept(model), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return torch.fx.symbolic_trace(model)
+            return torch.fx.GraphModule(model, _Tracer().trace(model))
     except Exception:  # user code meets symbolic values here and may fail in any way
         return None
 

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from surge.export import pack
+from surge.layers import StemConv2d
 from surge.layers.hooks import binary_layers
 from surge.models.resnet import CifarResNet, DoubleShortcutBlock
 
@@ -117,7 +118,7 @@ def assert_close(actual, wanted):
 def rounded_weights(model, cast):
     """Replace the weights of float layers by what a narrower type keeps of them."""
     kept = {}
-    layers = [m for m in model.modules() if type(m) in (nn.Conv2d, nn.Linear)]
+    layers = [m for m in model.modules() if type(m) in (nn.Conv2d, StemConv2d, nn.Linear)]
     for layer in layers:
         kept[layer] = layer.weight.detach().clone()
         layer.weight.data = cast(layer.weight.data)

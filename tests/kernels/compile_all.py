@@ -6,7 +6,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from surge.kernels import meeting, narrow_conv, narrow_kernels, thinning
+from surge.kernels import meeting, narrow_conv, narrow_kernels, stem_conv, stem_kernels, thinning
 from surge.kernels.branch import RULES
 
 POINTERS = {
@@ -46,6 +46,14 @@ def kernels():
             group = {"GROUP": tile.group(columns), "BLOCK": tile.groups}
             options = {"num_warps": tile.warps, "num_stages": tile.stages}
             yield kernel, {**sizes, **more, **group}, options
+    for tiles, kernel in (
+        (stem_conv.FORWARD, stem_kernels.stem_forward),
+        (stem_conv.WEIGHT, stem_kernels.stem_weight_gradient),
+    ):
+        for outputs, tile in tiles.items():
+            sizes = {"HEIGHT": 32, "WIDTH": 32, "CHANNELS": 3, "OUTPUTS": outputs}
+            options = {"num_warps": tile.warps, "num_stages": tile.stages}
+            yield kernel, {**sizes, "BLOCK": tile.pixels}, options
     added = dict(narrow_conv.ADDED)
     warps = {"num_warps": added.pop("num_warps")}
     yield narrow_kernels.narrow_add_up, {"INPUTS": 16, "OUTPUTS": 16, **added}, warps

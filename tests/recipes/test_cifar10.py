@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import surge
-from surge.layers import BinaryConv2d, BinaryLinear
+from surge.layers import BinaryConv2d, BinaryLinear, StemConv2d
 from surge.models import build_model
 from surge.models.parts import Subsample
 from surge.recipes import get_recipe, list_recipes
@@ -120,7 +120,7 @@ def test_cifar10_rows_keep_the_first_and_the_last_layer_float(row):
     model = build_model(recipe.model.name, **recipe.model.options)
     surge.binarize_(model, recipe.method.name, skip=recipe.method.skip)
     first, *between, last = (m for m in model.modules() if isinstance(m, nn.Conv2d | nn.Linear))
-    assert type(first) is nn.Conv2d and type(last) is nn.Linear
+    assert type(first) is StemConv2d and type(last) is nn.Linear
     assert all(isinstance(module, BinaryConv2d) for module in between)
 
 

@@ -94,12 +94,12 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     raw = kernels.weight_gradient(grad, z, learns)
     to_alpha = None if alpha is None else (raw[0] * weight).sum(dim=(1, 2, 3)).to(alpha.dtype)
     to_weight = raw[0] if alpha is None else raw[0] * alpha.view(-1, 1, 1, 1)
-    to_auxiliary = _laid_out_as(auxiliary, scale * raw[1]) if learns else None
+    to_auxiliary = laid_out_as(auxiliary, scale * raw[1]) if learns else None
     norms = (None, None) if auxiliary is None else squares.unbind()
     return to_z, to_weight.to(weight.dtype), to_alpha, to_auxiliary, None, *norms, None
 
 
-def _laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:
+def laid_out_as(parameter: Tensor, grad: Tensor) -> Tensor:
     """Return a gradient that its parameter can take without another copy."""
     last = parameter.is_contiguous(memory_format=torch.channels_last)
     layout = torch.channels_last if last else torch.contiguous_format

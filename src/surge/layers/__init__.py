@@ -4,6 +4,7 @@ from surge.layers.activations import RPReLU, RSign
 from surge.layers.base import BinaryLayer
 from surge.layers.conv import BinaryConv1d, BinaryConv2d
 from surge.layers.linear import BinaryEmbedding, BinaryLinear
+from surge.layers.stem import StemConv2d
 
 __all__ = [
     "BinaryConv1d",
@@ -13,4 +14,5 @@ __all__ = [
     "BinaryLinear",
     "RPReLU",
     "RSign",
+    "StemConv2d",
 ]

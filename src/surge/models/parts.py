@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surge.errors import ConfigError, did_you_mean
+from surge.layers import StemConv2d
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "hardtanh": nn.Hardtanh,
@@ -49,6 +50,11 @@ def activation_layer(name: str) -> nn.Module:
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
     """Return a 3x3 convolution that keeps the resolution (at stride 1) and has no bias."""
     return nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+
+
+def stem3x3(outputs: int) -> nn.Conv2d:
+    """Return the same for the images themselves, as the first layer of a network."""
+    return StemConv2d(3, outputs, 3, padding=1, bias=False)
 
 
 class PadChannels(nn.Module):

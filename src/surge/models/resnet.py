@@ -20,6 +20,7 @@ from surge.models.parts import (
     conv3x3,
     init_kaiming_,
     shortcut_path,
+    stem3x3,
 )
 
 
@@ -89,7 +90,7 @@ class CifarResNet(nn.Module):
     ) -> None:
         super().__init__()
         check_classes(classes)
-        self.conv1 = conv3x3(3, widths[0])
+        self.conv1 = stem3x3(widths[0])
         self.bn1 = nn.BatchNorm2d(widths[0])
         self.act1 = activation_layer(stem_activation)
         stages: list[nn.Module] = []

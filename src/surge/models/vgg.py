@@ -5,7 +5,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from surge.models.parts import activation_layer, check_classes, conv3x3
+from surge.models.parts import activation_layer, check_classes, conv3x3, stem3x3
 
 WIDTHS = (128, 128, 256, 256, 512, 512)
 """Channels of the six convolutions; every second one is followed by max pooling."""
@@ -24,7 +24,7 @@ class VggSmall(nn.Module):
         layers: OrderedDict[str, nn.Module] = OrderedDict()
         channels = 3
         for unit, width in enumerate(WIDTHS, start=1):
-            layers[f"conv{unit}"] = conv3x3(channels, width)
+            layers[f"conv{unit}"] = stem3x3(width) if unit == 1 else conv3x3(channels, width)
             if unit % 2 == 0:
                 layers[f"pool{unit}"] = nn.MaxPool2d(2)
             layers[f"bn{unit}"] = nn.BatchNorm2d(width)

@@ -1,0 +1,109 @@
+"""The first 3x3 convolution of a network on images: each product is one pass over memory.
+
+An image of three channels is small, and what the convolution makes of it is not: writing that, and
+reading its gradient, is nearly all there is to do, and the stock kernels take several times as
+long. The image itself needs no gradient.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.library import wrap_triton
+
+from surge.kernels import stem_kernels as kernels
+
+LANES = 32
+"""Values that a pixel may see, at most: those of three lines, three pixels and all channels."""
+
+
+class Tile(NamedTuple):
+    """How a kernel divides its work."""
+
+    pixels: int
+    """Pixels that a program holds at a time."""
+    warps: int
+    stages: int
+    """Loads in flight."""
+
+
+FORWARD = {
+    16: Tile(128, 4, 1),
+    32: Tile(128, 4, 1),
+    64: Tile(128, 4, 1),
+    128: Tile(128, 8, 1),
+}
+"""Tiles of the forward, by output channels; not measured yet."""
+WEIGHT = {
+    16: Tile(128, 4, 3),
+    32: Tile(128, 4, 3),
+    64: Tile(128, 4, 3),
+    128: Tile(128, 8, 3),
+}
+"""Tiles of the weight gradient; not measured yet."""
+CHUNKS = 264
+"""Parts of the pixels that are summed apart, each of which writes a whole weight."""
+
+
+def _blocks(count: int, block: int) -> int:
+    return -(-count // block)
+
+
+def _lanes(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a weight ``[O, C, 3, 3]`` as ``[LANES, O]``, in the order of memory, then zeros."""
+    taps = weight.to(dtype).permute(2, 3, 1, 0).flatten(0, 2)
+    return F.pad(taps, (0, 0, 0, LANES - taps.shape[0]))
+
+
+def forward(image: Tensor, weight: Tensor) -> Tensor:
+    """Return ``conv(image, weight)`` with padding 1, channels last."""
+    batch, channels, height, width = image.shape
+    outputs, count = weight.shape[0], batch * height * width
+    y = torch.empty(
+        (batch, outputs, height, width),
+        dtype=image.dtype,
+        device=image.device,
+        memory_format=torch.channels_last,
+    )
+    tile = FORWARD[outputs]
+    wrap_triton(kernels.stem_forward)[(_blocks(count, tile.pixels),)](
+        image,
+        _lanes(weight, image.dtype),
+        y,
+        count,
+        HEIGHT=height,
+        WIDTH=width,
+        CHANNELS=channels,
+        OUTPUTS=outputs,
+        BLOCK=tile.pixels,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    return y
+
+
+def weight_gradient(grad: Tensor, image: Tensor) -> Tensor:
+    """Return the gradient of the weight, float32 ``[O, C, 3, 3]``."""
+    batch, channels, height, width = image.shape
+    outputs, count = grad.shape[1], batch * height * width
+    tile = WEIGHT[outputs]
+    each = _blocks(count, tile.pixels * CHUNKS)
+    chunks = _blocks(count, tile.pixels * each)
+    partial = torch.empty((chunks, LANES, outputs), dtype=torch.float32, device=image.device)
+    wrap_triton(kernels.stem_weight_gradient)[(chunks,)](
+        grad,
+        image,
+        partial,
+        count,
+        each,
+        HEIGHT=height,
+        WIDTH=width,
+        CHANNELS=channels,
+        OUTPUTS=outputs,
+        BLOCK=tile.pixels,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
+    taps = partial.sum(dim=0)[: 9 * channels].view(3, 3, channels, outputs)
+    return taps.permute(3, 2, 0, 1)
