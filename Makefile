@@ -55,7 +55,7 @@ test-gpu:  ## the tests that need a CUDA GPU; PYTHON=python3 uses your own torch
 	@if [ "$$($(GPU_PYTHON) -c 'import torch; print(torch.cuda.is_available())')" = False ]; then \
 		echo "No CUDA GPU here: nothing was tested."; \
 	else \
-		PYTHONPATH=src $(GPU_PYTHON) -m pytest -m 'gpu and not slow' $(ALONG); \
+		PYTHONPATH="src:$$PYTHONPATH" $(GPU_PYTHON) -m pytest -m 'gpu and not slow' $(ALONG); \
 	fi
 
 demo: setup  ## the toy study, binary networks on real digits, a report page
