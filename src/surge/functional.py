@@ -111,7 +111,7 @@ def unit_variance(x: Tensor, dims: tuple[int, ...], *, centred: bool = False) ->
     """Divide every sample by its standard deviation, ``centred``: minus its mean.
 
     Compiled sums run along dimensions, and across memory they use little of what they read. So a
-    compiled step takes an image that is laid out pixel by pixel row by row, forward and backward.
+    compiled step sums an image in the order of its memory, row by row, forward and backward.
     """
     if torch.compiler.is_dynamo_compiling() and len(dims) == 3 and is_channels_last(x):
         return _unit_variance_by_row(x, centred)

@@ -105,6 +105,15 @@ def test_reproduce_does_nothing_twice(reproduce, tmp_path):
     assert stored(tmp_path) == before
 
 
+def test_stored_run_says_what_arrived_of_the_auxiliary_gradient(reproduce, tmp_path):
+    reproduce(*ROWS, "--seeds", "0")
+    found = {result["row"]: result["delivered"] for result in stored(tmp_path)}
+    assert found["cnn-bnn"] is None and 0 < found["cnn-bnn-surge"] < 0.02
+    rows = (tmp_path / "runs" / "digits-cnn-bnn-surge-2ep-seed0" / "metrics.jsonl").read_text()
+    doses = [json.loads(row)["delivered"] for row in rows.splitlines()]
+    assert found["cnn-bnn-surge"] == pytest.approx(sum(doses) / len(doses), abs=1e-6)
+
+
 def test_table_only_trains_nothing(reproduce, tmp_path):
     code, out, _ = reproduce(*ROWS, "--table-only")
     assert code == 0

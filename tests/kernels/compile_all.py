@@ -51,7 +51,7 @@ def kernels():
         (stem_conv.WEIGHT, stem_kernels.stem_weight_gradient),
     ):
         for outputs, tile in tiles.items():
-            sizes = {"HEIGHT": 32, "WIDTH": 32, "CHANNELS": 3, "OUTPUTS": outputs}
+            sizes = {"HEIGHT": 32, "WIDTH": 32, "OUTPUTS": outputs}
             options = {"num_warps": tile.warps, "num_stages": tile.stages}
             yield kernel, {**sizes, "BLOCK": tile.pixels}, options
     added = dict(narrow_conv.ADDED)

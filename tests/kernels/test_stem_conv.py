@@ -29,14 +29,14 @@ def relative(value, expected):
     return float((value.double() - expected.double()).norm() / expected.double().norm())
 
 
-def tensors(seed, batch, channels, outputs, height, width, dtype):
+def tensors(seed, batch, outputs, height, width, dtype):
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape):
         return torch.randn(shape, generator=generator).to(dtype)
 
-    image, grad = draw(batch, channels, height, width), draw(batch, outputs, height, width)
-    weight = draw(outputs, channels, 3, 3).float()
+    image, grad = draw(batch, 3, height, width), draw(batch, outputs, height, width)
+    weight = draw(outputs, 3, 3, 3).float()
     last = {"memory_format": torch.channels_last}
     return image.to(**last).to(DEVICE), weight.to(DEVICE), grad.to(**last).to(DEVICE)
 
@@ -44,7 +44,6 @@ def tensors(seed, batch, channels, outputs, height, width, dtype):
 shapes = st.tuples(
     st.integers(0, 99),
     st.integers(1, 5),
-    st.integers(1, stem.CHANNELS),
     st.sampled_from(stem.WIDTHS),
     st.integers(1, 9),
     st.integers(1, 9),
@@ -83,12 +82,12 @@ def test_weight_gradient(_, shape):
 def test_weight_gradient_of_many_blocks_and_parts(_, monkeypatch, outputs):
     """A program takes several blocks of pixels, the last program fewer."""
     monkeypatch.setattr(kernels, "CHUNKS", 3)
-    check_weight_gradient((0, 8, 3, outputs, 11, 9, DTYPES[0]))
+    check_weight_gradient((0, 8, outputs, 11, 9, DTYPES[0]))
 
 
 @on_this_machine
 def test_not_a_number_stays_where_a_convolution_has_it(_):
-    image, weight, _grad = tensors(0, 2, 3, 16, 5, 6, DTYPES[0])
+    image, weight, _grad = tensors(0, 2, 16, 5, 6, DTYPES[0])
     image[0, 1, 4, 5] = torch.nan
     expected = F.conv2d(image.double(), weight.double(), padding=1).isnan()
     assert torch.equal(kernels.forward(image, weight).isnan(), expected)
@@ -97,7 +96,7 @@ def test_not_a_number_stays_where_a_convolution_has_it(_):
 @on_this_machine
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_operator_gives_the_weight_its_gradient(_, layout):
-    image, weight, grad = tensors(0, 3, 3, 16, 5, 6, DTYPES[0])
+    image, weight, grad = tensors(0, 3, 16, 5, 6, DTYPES[0])
     learns = weight.clone(memory_format=layout).requires_grad_()
     y = stem.stem_conv(image, learns)
     (y * grad.contiguous()).sum().backward()
@@ -177,7 +176,6 @@ def test_which_layers_fit(monkeypatch):
     assert not fits()  # eager
     monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
     assert fits() and fits(out_channels=16) and fits(out_channels=128)
-    assert fits(image_of(2, 1, 8, 8), in_channels=1)
     for options in (
         {"bias": True},
         {"stride": 2},
@@ -190,6 +188,7 @@ def test_which_layers_fit(monkeypatch):
         {"out_channels": 48},
     ):
         assert not fits(**options), options
+    assert not fits(image_of(2, 1, 8, 8), in_channels=1)
     assert not fits(image_of(2, 4, 8, 8), in_channels=4)
     assert not fits(image_of(2, 1, 8, 8))  # the stock layer says what is wrong
     assert not fits(image_of(0, 3, 8, 8))
@@ -232,7 +231,7 @@ def test_compiled_step_uses_the_kernels(outputs):
 
 @pytest.mark.gpu
 def test_results_repeat_bit_for_bit():
-    image, weight, grad = tensors(1, 64, 3, 64, 32, 32, torch.bfloat16)
+    image, weight, grad = tensors(1, 64, 64, 32, 32, torch.bfloat16)
     first, again = (
         (kernels.forward(image, weight), kernels.weight_gradient(grad, image)) for _ in range(2)
     )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from surge.study import results
@@ -101,7 +102,8 @@ def conclude(
         )
         return None
     overrides = environment.get("overrides", {})
-    result = results.make_result(recipe, overrides, seed, outcome, environment)
+    dose = mean_delivered(folder.metrics())
+    result = results.make_result(recipe, overrides, seed, outcome, environment, dose)
     stored = results.append(where, result)
     shared = result.side_by_side
     for metric, (last, best) in outcome.others.items():
@@ -119,6 +121,12 @@ def conclude(
         ways += f"; pack with: surge export {folder.path}"
     console.print(f"stored in {stored}; {ways}", markup=False, soft_wrap=True)
     return result
+
+
+def mean_delivered(rows: Sequence[dict[str, Any]]) -> float | None:
+    """Return the mean delivered dose of a run over the epochs that measured it, if any did."""
+    found = [row["delivered"] for row in rows if "delivered" in row]
+    return round(fmean(found), 6) if found else None
 
 
 def tensorboard_sink(folder: RunFolder) -> Callable[[dict[str, Any]], None]:

@@ -1,6 +1,6 @@
 """The first 3x3 convolution of a network on images: each product is one pass over memory.
 
-An image of three channels is small, and what the convolution makes of it is not: writing that, and
+An image in three colours is small, and what the convolution makes of it is not: writing that, and
 reading its gradient, is nearly all there is to do, and the stock kernels take several times as
 long. The image itself needs no gradient.
 """
@@ -15,7 +15,7 @@ from torch.library import wrap_triton
 from surge.kernels import stem_kernels as kernels
 
 LANES = 32
-"""Values that a pixel may see, at most: those of three lines, three pixels and all channels."""
+"""The 27 values that a pixel sees, and empty ones that fill a tile."""
 
 
 class Tile(NamedTuple):
@@ -30,14 +30,12 @@ class Tile(NamedTuple):
 
 FORWARD = {
     16: Tile(128, 4, 1),
-    32: Tile(128, 4, 1),
     64: Tile(128, 4, 1),
     128: Tile(128, 8, 1),
 }
 """Tiles of the forward, by output channels; not measured yet."""
 WEIGHT = {
     16: Tile(128, 4, 3),
-    32: Tile(128, 4, 3),
     64: Tile(128, 4, 3),
     128: Tile(128, 8, 3),
 }
@@ -51,14 +49,14 @@ def _blocks(count: int, block: int) -> int:
 
 
 def _lanes(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return a weight ``[O, C, 3, 3]`` as ``[LANES, O]``, in the order of memory, then zeros."""
+    """Return a weight ``[O, 3, 3, 3]`` as ``[LANES, O]``, in the order of memory, then zeros."""
     taps = weight.to(dtype).permute(2, 3, 1, 0).flatten(0, 2)
     return F.pad(taps, (0, 0, 0, LANES - taps.shape[0]))
 
 
 def forward(image: Tensor, weight: Tensor) -> Tensor:
     """Return ``conv(image, weight)`` with padding 1, channels last."""
-    batch, channels, height, width = image.shape
+    batch, _, height, width = image.shape
     outputs, count = weight.shape[0], batch * height * width
     y = torch.empty(
         (batch, outputs, height, width),
@@ -74,7 +72,6 @@ def forward(image: Tensor, weight: Tensor) -> Tensor:
         count,
         HEIGHT=height,
         WIDTH=width,
-        CHANNELS=channels,
         OUTPUTS=outputs,
         BLOCK=tile.pixels,
         num_warps=tile.warps,
@@ -84,8 +81,8 @@ def forward(image: Tensor, weight: Tensor) -> Tensor:
 
 
 def weight_gradient(grad: Tensor, image: Tensor) -> Tensor:
-    """Return the gradient of the weight, float32 ``[O, C, 3, 3]``."""
-    batch, channels, height, width = image.shape
+    """Return the gradient of the weight, float32 ``[O, 3, 3, 3]``."""
+    batch, _, height, width = image.shape
     outputs, count = grad.shape[1], batch * height * width
     tile = WEIGHT[outputs]
     each = _blocks(count, tile.pixels * CHUNKS)
@@ -99,11 +96,10 @@ def weight_gradient(grad: Tensor, image: Tensor) -> Tensor:
         each,
         HEIGHT=height,
         WIDTH=width,
-        CHANNELS=channels,
         OUTPUTS=outputs,
         BLOCK=tile.pixels,
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    taps = partial.sum(dim=0)[: 9 * channels].view(3, 3, channels, outputs)
+    taps = partial.sum(dim=0)[:27].view(3, 3, 3, outputs)
     return taps.permute(3, 2, 0, 1)

@@ -2,18 +2,18 @@
 """The Triton kernels behind :mod:`surge.kernels.stem_conv`.
 
 Tensors are NHWC in memory and flattened to ``[pixels, channels]``. All that a pixel sees of an
-image of up to three channels fits into 32 lanes, so the convolution is one matrix product. Sums
-are in float32 and in a fixed order, so results repeat bit for bit.
+image in colour fits into 32 lanes, so the convolution is one matrix product. Sums are in float32
+and in a fixed order, so results repeat bit for bit.
 """
 
 import triton
 import triton.language as tl
 
-LANES = tl.constexpr(32)
+CHANNELS, LANES = tl.constexpr(3), tl.constexpr(32)
 
 
 @triton.jit
-def _load_windows(image, pixel, count, HEIGHT, WIDTH, CHANNELS: tl.constexpr):
+def _load_windows(image, pixel, count, HEIGHT, WIDTH):
     """Load what each pixel sees: three lines, each consecutive in memory, then empty lanes.
 
     Values outside are zero.
@@ -36,7 +36,6 @@ def stem_forward(
     count,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -44,7 +43,7 @@ def stem_forward(
     pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     outputs = tl.arange(0, OUTPUTS)
     w = tl.load(weight + tl.arange(0, LANES)[:, None] * OUTPUTS + outputs[None, :])
-    total = tl.dot(_load_windows(image, pixel, count, HEIGHT, WIDTH, CHANNELS), w)
+    total = tl.dot(_load_windows(image, pixel, count, HEIGHT, WIDTH), w)
     where = pixel[:, None] * OUTPUTS + outputs[None, :]
     tl.store(y + where, total.to(y.dtype.element_ty), mask=(pixel < count)[:, None])
 
@@ -58,7 +57,6 @@ def stem_weight_gradient(
     blocks,
     HEIGHT: tl.constexpr,
     WIDTH: tl.constexpr,
-    CHANNELS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -70,7 +68,7 @@ def stem_weight_gradient(
         pixel = (chunk * blocks + block) * BLOCK + tl.arange(0, BLOCK)
         where = pixel[:, None] * OUTPUTS + outputs[None, :]
         g = tl.load(grad + where, mask=(pixel < count)[:, None], other=0.0)
-        x = _load_windows(image, pixel, count, HEIGHT, WIDTH, CHANNELS)
+        x = _load_windows(image, pixel, count, HEIGHT, WIDTH)
         total = tl.dot(tl.trans(x), g, total)
     where = (chunk * LANES + tl.arange(0, LANES))[:, None] * OUTPUTS + outputs[None, :]
     tl.store(partial + where, total)

@@ -9,11 +9,8 @@ from surge.functional import is_channels_last, operator, save_inputs
 from surge.kernels.fused import AVAILABLE, laid_out_as
 from surge.layers.product import product_dtype
 
-WIDTHS = (16, 32, 64, 128)
+WIDTHS = (16, 64, 128)
 """Output channels that the kernels have tiles for."""
-
-CHANNELS = 3
-"""Input channels, at most: nine taps of each fit into the kernels' 32 lanes."""
 
 
 class StemConv2d(nn.Conv2d):
@@ -42,7 +39,7 @@ def fits(layer: nn.Conv2d, image: Tensor) -> bool:
         and not image.requires_grad
         and product_dtype(image) in (torch.bfloat16, torch.float16)
         and is_channels_last(image)
-        and image.shape[1] == layer.in_channels <= CHANNELS
+        and image.shape[1] == layer.in_channels == 3
         and layer.out_channels in WIDTHS
         and 0 < image[:, 0].numel() * layer.out_channels < 2**31  # as far as the kernels count
         and layer.kernel_size == (3, 3)

@@ -105,10 +105,10 @@ def _hollow(axes: Axes, x: float, place: float, label: str = "") -> None:
 def _differences(axes: Axes, found: Sequence[Pair]) -> None:
     for place, pair in enumerate(found):
         if pair.difference is not None:
-            _interval(axes, place, pair.difference, COLOURS["green"])
+            figures.dot_and_interval(axes, place, pair.difference, COLOURS["green"])
     over = pooled(found)
     if over is not None:
-        _interval(axes, -1, over, COLOURS["ink"])
+        figures.dot_and_interval(axes, -1, over, COLOURS["ink"])
     axes.axvline(0, color=COLOURS["grey"], linewidth=1)
     axes.set_yticks([-1, *range(len(found))], ["all methods", *(pair.name for pair in found)])
     axes.set_ylim(-1.7, len(found) - 0.4)
@@ -116,12 +116,6 @@ def _differences(axes: Axes, found: Sequence[Pair]) -> None:
     seeds = {pair.difference.n for pair in found if pair.difference is not None}
     words = "95 % intervals" if seeds - {1} else "one pair each; bar: 95 % interval over methods"
     figures.panel_title(axes, "With SURGE minus alone", words)
-
-
-def _interval(axes: Axes, place: float, value: Estimate, colour: str) -> None:
-    if value.n > 1:
-        axes.plot(value.interval, [place, place], color=colour, linewidth=1.6)
-    axes.plot(value.mean, place, "o", color=colour, markersize=5)
 
 
 def numbers(found: Sequence[Pair]) -> list[dict[str, object]]:

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from surge.study.statistics import Estimate
+
 __all__ = [
     "COLOURS",
     "ArmStyle",
     "Mark",
     "Row",
     "arm_style",
+    "dot_and_interval",
     "draw_series",
     "frame",
     "logarithmic",
@@ -165,6 +168,13 @@ def new_figure(
     for axes in panels:
         axes.locator_params(nbins=6)
     return figure, panels
+
+
+def dot_and_interval(axes: Axes, place: float, value: Estimate, colour: str) -> None:
+    """Draw a mean as a dot at a height, and its 95 % interval, if it has one, as a line."""
+    if value.n > 1:
+        axes.plot(value.interval, [place, place], color=colour, linewidth=1.6)
+    axes.plot(value.mean, place, "o", color=colour, markersize=5)
 
 
 def panel_title(axes: Axes, title: str, subtitle: str = "") -> None:

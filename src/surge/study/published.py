@@ -18,6 +18,7 @@ from surge.study import (
     results,
     row_speed,
     scaling,
+    screening,
     speed_figures,
     speed_table,
     step_profile,
@@ -115,6 +116,7 @@ PAGES: dict[str, dict[str, Section]] = {
         "common": common,
         **{name: partial(stored_table, name) for name in ("imagenette", "voc", "glue")},
     },
+    "docs/findings.md": {"screening": screening.section},
     "docs/glue.md": {
         "overhead": overhead_section,
         "align": align_section,
@@ -148,4 +150,5 @@ def renew_all(root: Path) -> None:
         text = renewed(path.read_text(encoding="utf-8"), page, root / "results")
         path.write_text(text, encoding="utf-8")
     speed_figures.renew(root / "results", root / "docs")
+    screening.renew(root / "results", root / "docs")
     common_figure.renew(_common_rows(_unchanged(root / "results", "common")), root / "docs")

@@ -37,6 +37,8 @@ class Result:
     commit: str | None
     side_by_side: int = 1
     """How many runs the machine did at once, at most: ``seconds`` are those of a shared one."""
+    delivered: float | None = None
+    """Share of the auxiliary gradient below the clamp, over the main one: mean over the epochs."""
 
     @property
     def setting(self) -> str:
@@ -65,6 +67,7 @@ def make_result(
     seed: int,
     outcome: Outcome,
     environment: dict[str, Any],
+    delivered: float | None = None,
 ) -> Result:
     """Describe a finished run."""
     return Result(
@@ -84,6 +87,7 @@ def make_result(
         torch=str(environment["torch"]),
         commit=environment["commit"],
         side_by_side=int(environment.get("side_by_side", 1)),
+        delivered=delivered,
     )
 
 

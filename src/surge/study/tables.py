@@ -96,15 +96,7 @@ def _paper(result: Result) -> float | None:
 def _make_row(kind: Kind, paper: float | None, results: Sequence[Result]) -> TableRow:
     mine = kind.among(results)
     theirs = kind.base.among(results) if kind.base else []
-    # The newest run of a seed counts; a pair has the same arithmetic, and a seed is one pair.
-    seeds = {r.seed: r for r in mine}
-    others = {(r.seed, r.precision): r.last for r in theirs}
-    paired = {
-        r.seed: r.last - others[r.seed, r.precision]
-        for r in mine
-        if (r.seed, r.precision) in others
-    }
-    pairs = [paired[seed] for seed in sorted(paired)]
+    seeds = {r.seed: r for r in mine}  # the newest run of a seed counts
     return TableRow(
         row=kind.row,
         epochs=kind.epochs,
@@ -112,9 +104,23 @@ def _make_row(kind: Kind, paper: float | None, results: Sequence[Result]) -> Tab
         paper=paper,
         last=estimate([r.last for r in seeds.values()]) if seeds else None,
         best=estimate([r.best for r in seeds.values()]) if seeds else None,
-        difference=estimate(pairs) if pairs else None,
+        difference=paired(mine, theirs),
         setting=kind.setting,
     )
+
+
+def paired(mine: Sequence[Result], theirs: Sequence[Result]) -> Estimate | None:
+    """Estimate the difference after the last epoch over the seeds that both have.
+
+    The newest run of a seed counts; a pair has the same arithmetic, and a seed is one pair.
+    """
+    others = {(r.seed, r.precision): r.last for r in theirs}
+    found = {
+        r.seed: r.last - others[r.seed, r.precision]
+        for r in mine
+        if (r.seed, r.precision) in others
+    }
+    return estimate([found[seed] for seed in sorted(found)]) if found else None
 
 
 def markdown(rows: Sequence[TableRow], more: Mapping[str, Mapping[str, str]] | None = None) -> str:
@@ -155,8 +161,11 @@ def _spread(value: Estimate | None) -> str:
 
 def interval_cell(value: Estimate | None, row: str) -> str:
     """Return the paired difference of a row as a cell; a row without SURGE has none."""
-    if base_row(row) is None:
-        return "-"
+    return "-" if base_row(row) is None else difference_cell(value)
+
+
+def difference_cell(value: Estimate | None) -> str:
+    """Return a paired difference as a cell."""
     if value is None:
         return "open"
     if value.n == 1:
