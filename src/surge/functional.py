@@ -107,33 +107,53 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def unit_variance(x: Tensor, dims: tuple[int, ...], *, centred: bool = False) -> Tensor:
-    """Divide every sample by its standard deviation, ``centred``: minus its mean.
+def row_sums(x: Tensor) -> Tensor:
+    """Return the sum of every image, keeping dimensions: of rows first, in the order of memory.
 
-    Compiled sums run along dimensions, and across memory they use little of what they read. So a
-    compiled step sums an image in the order of its memory, row by row, forward and backward.
+    Compiled sums run along dimensions, and across memory they use little of what they read. Sums of
+    rows share a pass with each other, and with whatever makes the rows.
     """
-    if torch.compiler.is_dynamo_compiling() and len(dims) == 3 and is_channels_last(x):
-        return _unit_variance_by_row(x, centred)
+    return x.sum(dim=(1, 3), keepdim=True).sum(dim=2, keepdim=True)
+
+
+def unit_variance(x: Tensor, dims: tuple[int, ...], *, centred: bool = False) -> Tensor:
+    """Divide every sample by its standard deviation, ``centred``: minus its mean."""
+    images = len(dims) == 3 and is_channels_last(x) and x.shape[1:].numel() > 1
+    if images and torch.compiler.is_dynamo_compiling():
+        return unit_variance_by_row(x, centred)[0]
     centre = x - x.mean(dim=dims, keepdim=True) if centred else x
     return centre / (x.var(dim=dims, keepdim=True) + EPSILON).sqrt()
 
 
-def _unit_variance_by_row(x: Tensor, centred: bool) -> Tensor:
-    """Do so with sums of one pass: the distance to any value of a sample has the same variance.
+def _by_row_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.centred = inputs[1]
+    ctx.save_for_backward(*output)
 
-    Nothing but sums and products is done for every element, here and in the backward.
+
+def _by_row_backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor, None]:
+    z, gain, shift = ctx.saved_tensors
+    wide, count = widened(grad), z.shape[1:].numel()
+    found = wide - (z - shift) * (row_sums(wide * z) / (count - 1))
+    if ctx.centred:
+        found = found - row_sums(wide) / count
+    return (found * gain).to(grad.dtype), None
+
+
+@operator("unit_variance_by_row", backward=_by_row_backward, setup=_by_row_setup)
+def unit_variance_by_row(x: Tensor, centred: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return images of unit variance, what they were multiplied by, and their new mean.
+
+    The moments are those of rows, put together. For every element nothing but sums and products
+    is computed, here and in the backward.
     """
-    count, near = x.shape[1:].numel(), widened(x[:, :1, :1, :1].detach())
-    away = widened(x) - near
-    total, squares = (
-        values.sum(dim=(1, 3), keepdim=True).sum(dim=2, keepdim=True)
-        for values in (away, away.square())
-    )
-    variance = (squares - total.square() / count) / (count - 1)
-    rows = (-1, -1, x.shape[2], -1)  # so that gradients come back in two sums, too
-    centre = away - (total / count).expand(rows) if centred else widened(x)
-    return (centre * (variance + EPSILON).rsqrt().expand(rows)).to(x.dtype)
+    count, wide = x.shape[1:].numel(), widened(x)
+    within, middle = torch.var_mean(wide, dim=(1, 3), correction=0, keepdim=True)
+    mean = middle.mean(dim=2, keepdim=True)
+    variance = (within + (middle - mean).square()).mean(dim=2, keepdim=True)
+    gain = (variance * (count / (count - 1)) + EPSILON).rsqrt()
+    centre = wide - mean if centred else wide
+    shift = torch.zeros_like(gain) if centred else mean * gain
+    return (centre * gain).to(x.dtype), gain, shift
 
 
 def _identity_backward(ctx: Any, grad: Tensor) -> Tensor:

@@ -177,6 +177,9 @@ class Method(nn.Module):
         """
         return False
 
+    learns_at_input: ClassVar[bool] = False
+    """Whether a threshold or a level of the inputs learns, from a sum over their gradient."""
+
     two_levels: ClassVar[bool] = False
     """Whether inputs have two values of any size, such as 0 and a, and weights one magnitude. In
     evaluation the layer then sums whole numbers, as the engine does."""

@@ -1,12 +1,14 @@
 """``surge bench train`` through the command, on a CPU and in small."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from surge.cli import main
 from surge.cli._bench_training import _turn
+from surge.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from surge.models import build_model
 from surge.study.ceilings import Ceilings
 from surge.study.training_networks import NETWORKS, Network
@@ -49,6 +51,21 @@ def test_rows_picture_and_stored_results(tmp_path, capsys):
     stored = (tmp_path / "results" / "training.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in stored] == rows
     assert "time / plain" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["recu", "bireal"])
+def test_products_inside_our_own_operators_are_counted(monkeypatch, method):
+    """The counter sees an operator as a whole: a layer without one must count alike."""
+
+    def flops():
+        return Step("small", "plain", "eager", torch.device("cpu")).flops()
+
+    monkeypatch.setitem(NETWORKS, "small", replace(NETWORKS["small"], method=method))
+    found = flops()
+    for kind in (BinaryConv2d, BinaryLinear):
+        monkeypatch.setattr(kind, "product", kind.multiply)
+        monkeypatch.setattr(kind, "operate", BinaryLayer.operate)
+    assert found == flops() > 0
 
 
 def test_literal_form_has_no_other_mode(tmp_path, capsys):

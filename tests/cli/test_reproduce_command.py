@@ -114,6 +114,19 @@ def test_stored_run_says_what_arrived_of_the_auxiliary_gradient(reproduce, tmp_p
     assert found["cnn-bnn-surge"] == pytest.approx(sum(doses) / len(doses), abs=1e-6)
 
 
+def test_fewer_tests_change_nothing_but_the_tests(reproduce, tmp_path):
+    reproduce(*ROWS, "--seeds", "0", "--runs", "every")
+    every = {result["row"]: result for result in stored(tmp_path)}
+    reproduce(*ROWS, "--seeds", "0", "--test-epochs", "2", "--results", "few")
+    lines = (tmp_path / "few" / "digits.jsonl").read_text().splitlines()
+    for result in map(json.loads, lines):
+        assert result["last"] == result["best"] == every[result["row"]]["last"]
+    few = (folder(tmp_path, "cnn-bnn") / "metrics.jsonl").read_text().splitlines()
+    assert ["test_top1" in json.loads(line) for line in few] == [False, True]
+    _, out, _ = reproduce("--table-only", "--results", "few")
+    assert "test_epochs" not in out and "| cnn-bnn | 2 | - | open |" not in out
+
+
 def test_table_only_trains_nothing(reproduce, tmp_path):
     code, out, _ = reproduce(*ROWS, "--table-only")
     assert code == 0

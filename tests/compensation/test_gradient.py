@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import surge
+from surge.compensation.dual_path import squared_norm
 from tests.nets import (
     CASES,
     UNBATCHED,
@@ -175,3 +176,15 @@ def test_gradients_are_repeatable(method):
     _, compensated, _ = pair(case, method)
     x = case.batch()
     assert_same_tensors(run(compensated, x).parameters, run(compensated, x).parameters)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_compiled_norms_are_those_of_torch_in_any_layout(layout):
+    """A compiled norm of an image is summed row by row."""
+    x = torch.randn(3, 4, 5, 6).to(memory_format=layout)
+    compiled = torch.compile(squared_norm, backend="aot_eager", fullgraph=True)
+    for value in (x, x.double(), x.bfloat16()):
+        expected = value.double().square().sum()
+        for found in (squared_norm(value), compiled(value)):
+            assert found.dtype == torch.float32
+            torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0.0)

@@ -220,7 +220,7 @@ def test_which_layers_fit(monkeypatch):
     assert branch.fits(layer, z) and branch.fits(layer, z.to(memory_format=torch.channels_last))
     assert not branch.fits(layer, z[:, :, ::2]) and not branch.fits(layer, z.double())
     assert not branch.fits(layer, z[:0])
-    for method in ("bireal", "irnet"):  # nothing learns from z's gradient; no rule that it knows
+    for method in ("bireal", "recu", "irnet"):  # nothing learns there; no rule that it knows
         assert not branch.fits(surge.BinaryConv2d(96, 96, 3, method=method).cuda(), z)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from surge.cli.reproduce import ReproduceCommand
     from surge.recipes.recipe import Recipe
 
-OVERRIDES = ("epochs", "held_out", "size")
+OVERRIDES = ("epochs", "held_out", "size", "test_epochs")
 """What the command may change in the recipes of a table."""
 
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 OVERRIDES = (
     *("epochs", "eta", "fixed_scale", "align", "held_out", "limit", "precision", "accumulate"),
     *("scores", "teacher_dropout"),
-    *("size", "batch", "lr", "label_smoothing", "sync_norm"),
+    *("size", "batch", "lr", "label_smoothing", "sync_norm", "test_epochs"),
 )
 PLACES = ("out", "model", "teacher", "start", "backbone", "short")
 """Options that a run keeps, beside those."""

@@ -44,6 +44,8 @@ class ReproduceCommand:
     """Side of the crops that networks see (imagenet, imagenette), longer side of images (voc)."""
     held_out: bool = False
     """Test on 10 % of the training set instead of the test set."""
+    test_epochs: int | None = None
+    """Test after every so many epochs, and after the last; the best epoch is one of those."""
     budget: str | None = None
     """Stop after this time (90s, 9m, 2h), at the end of an epoch or half a minute later; call again
     to go on. Runs that are known to take longer than what is left of it are not begun."""

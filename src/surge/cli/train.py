@@ -66,6 +66,8 @@ class TrainCommand:
     """Run the teacher with dropout, as BiT's public script does."""
     held_out: bool = False
     """Test on 10 % of the training set instead of the test set."""
+    test_epochs: int | None = None
+    """Test after every so many epochs, and after the last; the best epoch is one of those."""
     limit: int | None = None
     """Use only the first images of each part."""
     precision: Literal["fp32", "tf32", "bf16"] | None = None

@@ -31,7 +31,7 @@ def fits(layer: "BinaryLayer", z: Tensor) -> bool:
     gradient. Elsewhere the compiler folds both terms into whatever reads their sum.
     """
     return (
-        next(layer.method.parameters(), None) is not None
+        layer.method.learns_at_input
         and fused.AVAILABLE
         and fused.compiled()
         and z.is_cuda

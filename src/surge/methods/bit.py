@@ -39,6 +39,7 @@ class ElasticInputs(Method):
     """What BiT and BinaryBERT share: inputs of two learnt levels, one scale for a whole weight."""
 
     for_transformers = True
+    learns_at_input = True
     two_levels = True
     attention = ElasticAttention
 

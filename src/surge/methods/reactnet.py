@@ -22,6 +22,7 @@ class ReActNet(BiReal):
     input, so it has no shift either.
     """
 
+    learns_at_input = True
     shift: nn.Parameter | None
 
     def __init__(

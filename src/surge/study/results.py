@@ -12,8 +12,8 @@ from surge.errors import ConfigError
 from surge.recipes.recipe import Recipe
 from surge.train.loop import Outcome
 
-NEUTRAL = ("epochs", "held_out", "limit", "precision", "size")
-"""Overrides that other fields of a result show, or that change rounding alone."""
+NEUTRAL = ("epochs", "held_out", "limit", "precision", "size", "test_epochs")
+"""Overrides that other fields of a result show, or that leave training alone but for rounding."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 KINDS: dict[str, str] = {
-    "own kernels": r"^(narrow_|_meet)",
+    "own kernels": r"^(narrow_|stem_|_meet)",
     "sums": r"^triton_(red|per|mix)",
     "element by element": r"^triton_(?!tem)|^(?!.*(cudnn|cutlass)).*elementwise",
     "optimizer": r"multi_tensor|fused_adam|fused_sgd",

@@ -6,6 +6,8 @@ backward, optimizer, scales. Inputs are random; speed does not depend on them.
 
 import gc
 import importlib.util
+import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -218,7 +220,10 @@ class Step:
         """Return the operations of convolutions and products in an eager step, on average."""
         from torch.utils.flop_counter import FlopCounterMode
 
-        with FlopCounterMode(display=False) as counter:
+        own = dict.fromkeys(
+            (torch.ops.surge.scaled_product, torch.ops.surge.scaled_signs_product), product_flops
+        )
+        with FlopCounterMode(display=False, custom_mapping=own) as counter:
             for number in range(self.cycle):
                 if self.compensation is not None:
                     self.compensation.at_step(number)
@@ -236,6 +241,13 @@ class Step:
         count = sum(p.numel() for p in self.model.parameters())
         state = 2 if isinstance(self.optimizer, torch.optim.Adam) else 1
         return 4 * saved + 4 * int(count) * (2 + 2 + 2 * state)
+
+
+def product_flops(
+    _input: Sequence[int], weight: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any
+) -> int:
+    """Return the operations of a layer's product, which the counter sees as one operator."""
+    return 2 * math.prod(out_shape) * math.prod(weight[1:])
 
 
 def literal() -> Any:
