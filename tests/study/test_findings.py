@@ -40,6 +40,26 @@ def test_gain_is_paired_by_seed_from_results(tmp_path):
     assert found.words.startswith("+0.61 points [+0.585, +0.635], n = 3")
 
 
+def test_gain_is_that_of_the_longest_training_with_pairs_enough(tmp_path):
+    def store(seeds, epochs, difference):
+        for seed in seeds:
+            plain = replace(result("resnet18-recu", seed, 90.0), epochs=epochs)
+            append(tmp_path, plain)
+            gained = replace(plain, row="resnet18-recu-surge", last=90.0 + difference + 0.01 * seed)
+            append(tmp_path, gained)
+
+    def found():
+        return findings.gain("resnet18")(Stored(tmp_path, []))
+
+    store(range(3), 10, -1.0)
+    store(range(1), 600, 0.5)
+    assert found().words.startswith("-0.99 points at 10 epochs [")
+    store(range(3), 200, 0.2)
+    assert found().words.startswith("+0.21 points at 200 epochs [")
+    store(range(1, 3), 600, 0.5)
+    assert found().words.startswith("+0.51 points [") and found().verdict == REPRODUCED
+
+
 def test_paired_runs_are_compared_seed_by_seed(tmp_path):
     for seed in range(3):
         write_run(tmp_path, seed=seed, last=90.0 + seed)

@@ -63,8 +63,19 @@ ADDED = {"BLOCK": 32, "ROWS": 16, "num_warps": 4}
 """Weights of a program that adds up parts, and how many parts it takes at a time."""
 
 
-def _blocks(count: int, block: int) -> int:
+def blocks(count: int, block: int) -> int:
+    """Return how many blocks hold so many."""
     return -(-count // block)
+
+
+def image_memory(x: Tensor, channels: int) -> Tensor:
+    """Return memory for an image like ``x`` with other channels, these last.
+
+    Asked for in that format, it would be filled by compiled code.
+    """
+    batch, _, height, width = x.shape
+    memory = torch.empty((batch, height, width, channels), dtype=x.dtype, device=x.device)
+    return memory.permute(0, 3, 1, 2)
 
 
 def forward(z: Tensor, weight: Tensor, alpha: Tensor | None) -> Tensor:
@@ -77,14 +88,9 @@ def forward(z: Tensor, weight: Tensor, alpha: Tensor | None) -> Tensor:
         return y if alpha is None else y * alpha.view(-1, 1, 1).to(y.dtype)
     batch, inputs, height, width = z.shape
     outputs, count = weight.shape[0], batch * height * width
-    y = torch.empty(
-        (batch, outputs, height, width),
-        dtype=z.dtype,
-        device=z.device,
-        memory_format=torch.channels_last,
-    )
+    y = image_memory(z, outputs)
     tile, group = FORWARD, FORWARD.group(width)
-    wrap_triton(kernels.narrow_forward)[(_blocks(count, group * tile.groups),)](
+    wrap_triton(kernels.narrow_forward)[(blocks(count, group * tile.groups),)](
         z,
         _windows(weight, z.dtype, group),
         alpha if alpha is not None else z,
@@ -120,7 +126,7 @@ def input_gradient(
     out = torch.empty_like(z)
     tile = INPUT[max(inputs, outputs)]
     group = tile.group(width)
-    programs = _blocks(count, group * tile.groups)
+    programs = blocks(count, group * tile.groups)
     dual = auxiliary is not None
     partial = torch.empty((programs if dual else 0, 2), dtype=torch.float32, device=z.device)
     back = _reversed(main, z.dtype, group)
@@ -154,8 +160,8 @@ def weight_gradient(grad: Tensor, z: Tensor, dual: bool) -> Tensor:
     widest = max(inputs, outputs)
     tile = WEIGHT[widest]
     group = tile.group(width)
-    each = _blocks(count, group * tile.groups * CHUNKS[widest])
-    chunks = _blocks(count, group * tile.groups * each)
+    each = blocks(count, group * tile.groups * CHUNKS[widest])
+    chunks = blocks(count, group * tile.groups * each)
     out = torch.empty(
         (2 if dual else 1, outputs, 3, 3, inputs), dtype=torch.float32, device=z.device
     )
@@ -176,7 +182,7 @@ def weight_gradient(grad: Tensor, z: Tensor, dual: bool) -> Tensor:
         num_warps=tile.warps,
         num_stages=tile.stages,
     )
-    wrap_triton(kernels.narrow_add_up)[(_blocks(out.numel(), ADDED["BLOCK"]),)](
+    wrap_triton(kernels.narrow_add_up)[(blocks(out.numel(), ADDED["BLOCK"]),)](
         partial,
         out,
         chunks * group,

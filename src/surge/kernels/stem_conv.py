@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.library import wrap_triton
 
 from surge.kernels import stem_kernels as kernels
+from surge.kernels.narrow_conv import blocks, image_memory
 
 LANES = 32
 """The 27 values that a pixel sees, and empty ones that fill a tile."""
@@ -36,10 +37,6 @@ CHUNKS = 264
 """Parts of the pixels that are summed apart, each of which writes a whole weight."""
 
 
-def _blocks(count: int, block: int) -> int:
-    return -(-count // block)
-
-
 def _lanes(weight: Tensor, dtype: torch.dtype) -> Tensor:
     """Return a weight ``[O, 3, 3, 3]`` as ``[LANES, O]``, in the order of memory, then zeros."""
     taps = weight.to(dtype).permute(2, 3, 1, 0).flatten(0, 2)
@@ -50,14 +47,9 @@ def forward(image: Tensor, weight: Tensor) -> Tensor:
     """Return ``conv(image, weight)`` with padding 1, channels last."""
     batch, _, height, width = image.shape
     outputs, count = weight.shape[0], batch * height * width
-    y = torch.empty(
-        (batch, outputs, height, width),
-        dtype=image.dtype,
-        device=image.device,
-        memory_format=torch.channels_last,
-    )
+    y = image_memory(image, outputs)
     tile = FORWARD[outputs]
-    wrap_triton(kernels.stem_forward)[(_blocks(count, tile.pixels),)](
+    wrap_triton(kernels.stem_forward)[(blocks(count, tile.pixels),)](
         image,
         _lanes(weight, image.dtype),
         y,
@@ -77,8 +69,8 @@ def weight_gradient(grad: Tensor, image: Tensor) -> Tensor:
     batch, _, height, width = image.shape
     outputs, count = grad.shape[1], batch * height * width
     tile = WEIGHT[outputs]
-    each = _blocks(count, tile.pixels * CHUNKS)
-    chunks = _blocks(count, tile.pixels * each)
+    each = blocks(count, tile.pixels * CHUNKS)
+    chunks = blocks(count, tile.pixels * each)
     partial = torch.empty((chunks, LANES, outputs), dtype=torch.float32, device=image.device)
     wrap_triton(kernels.stem_weight_gradient)[(chunks,)](
         grad,

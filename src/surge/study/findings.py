@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from surge.errors import ConfigError
-from surge.recipes import get_recipe
+from surge.recipes import get_recipe, overridden
 from surge.study import results, speed_table, sweeps
 from surge.study.markers import replaced
 from surge.study.results import data_name
@@ -59,6 +59,11 @@ class Stored:
         return [run for run in held if run.finished]
 
 
+def enough(value: Estimate | None) -> bool:
+    """Return whether there are pairs enough for a verdict."""
+    return value is not None and value.n >= 3
+
+
 def judged(value: Estimate | None, unit: str, *, claimed: int = 1) -> Measured:
     """Say what a paired difference means for a claim about its sign.
 
@@ -67,7 +72,7 @@ def judged(value: Estimate | None, unit: str, *, claimed: int = 1) -> Measured:
     """
     if value is None:
         return Measured("nothing stored yet", OPEN)
-    if value.n < 3:
+    if not enough(value):
         pairs = "1 pair" if value.n == 1 else f"{value.n} pairs"
         return Measured(f"{value.mean:+.2f}{unit} ({pairs}: too few)", OPEN)
     low, high = value.interval
@@ -94,14 +99,21 @@ def step_cost(network: str, claimed: float) -> Callable[[Stored], Measured]:
 
 
 def gain(model: str, *, base: str = "recu", table: str = "cifar10") -> Callable[[Stored], Measured]:
-    """Measure a row with SURGE minus the same without, as the recipe has it."""
+    """Measure a row with SURGE minus the same without, as the recipe has it.
+
+    While that has too few pairs, the longest training that has enough is shown in its place.
+    """
 
     def measure(stored: Stored) -> Measured:
         recipe = get_recipe(f"{table}-{model}-{base}-surge")
-        data = data_name(recipe)
+        data, own = data_name(recipe), recipe.train.epochs
         kept = [r for r in results.read(stored.folder, table) if r.data == data and not r.setting]
-        (row,) = make_rows([recipe], kept)
-        return judged(row.difference, " points")
+        lengths = sorted({r.epochs for r in kept if r.row == recipe.row} - {own}, reverse=True)
+        trained = [own, *lengths]
+        rows = make_rows([overridden(recipe, {"epochs": epochs}) for epochs in trained], kept)
+        found = {row.epochs: row.difference for row in rows}
+        shown = next((epochs for epochs in trained if enough(found[epochs])), own)
+        return judged(found[shown], " points" if shown == own else f" points at {shown} epochs")
 
     return measure
 
