@@ -118,8 +118,8 @@ def row_sums(x: Tensor) -> Tensor:
 
 def unit_variance(x: Tensor, dims: tuple[int, ...], *, centred: bool = False) -> Tensor:
     """Divide every sample by its standard deviation, ``centred``: minus its mean."""
-    images = len(dims) == 3 and is_channels_last(x) and x.shape[1:].numel() > 1
-    if images and torch.compiler.is_dynamo_compiling():
+    compiled = torch.compiler.is_dynamo_compiling()
+    if compiled and len(dims) == 3 and is_channels_last(x) and x[:1].numel() > 1:
         return unit_variance_by_row(x, centred)[0]
     centre = x - x.mean(dim=dims, keepdim=True) if centred else x
     return centre / (x.var(dim=dims, keepdim=True) + EPSILON).sqrt()
