@@ -95,7 +95,11 @@ CLAIMS = (
         _BOTH,
         "Input gradients of both paths are compatible: cos(g_b, g_a) > 0",
         lambda n: n.level("input_cosine", 1e-6, 1.0),
-        ((NOT, _INDEPENDENT), (OPPOSITE, _INDEPENDENT)),
+        (
+            (NOT, _INDEPENDENT),
+            (OPPOSITE, _INDEPENDENT),
+            (REPRODUCED, "Above zero, as claimed. The same direction would be 1."),
+        ),
     ),
     *_on(
         (*_BOTH, RESNET18),

@@ -130,7 +130,8 @@ def final(axes: Axes, rows: Points) -> None:
         values = [row["value"] for row in found[arm]]
         mean = float(np.mean(values))
         level = len(found) - 1 - place
-        spots = [level + 0.1 * (k - (len(values) - 1) / 2) for k in range(len(values))]
+        apart = min(0.1, 0.6 / max(len(values) - 1, 1))  # within the reach of the mean's line
+        spots = [level + apart * (k - (len(values) - 1) / 2) for k in range(len(values))]
         axes.plot([mean, mean], [level - 0.3, level + 0.3], color=style.colour, linewidth=2.2)
         axes.plot(values, spots, "o", color=style.colour, markersize=5.0, linestyle="none")
     short = reversed(short_names(list(found)).values())
