@@ -143,8 +143,8 @@ def _by_row_backward(ctx: Any, grad: Tensor, *_: Tensor | None) -> tuple[Tensor,
 def unit_variance_by_row(x: Tensor, centred: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Return images of unit variance, what they were multiplied by, and their new mean.
 
-    The moments are those of rows, put together. For every element nothing but sums and products
-    is computed, here and in the backward.
+    The last two are for the backward alone. The moments are those of rows, put together. For every
+    element nothing but sums and products is computed, here and in the backward.
     """
     count, wide = x.shape[1:].numel(), widened(x)
     within, middle = torch.var_mean(wide, dim=(1, 3), correction=0, keepdim=True)

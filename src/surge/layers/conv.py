@@ -35,11 +35,12 @@ class _BinaryConv(BinaryLayer):
 
     def operate(self, binary: Tensor, z: Tensor) -> Tensor:
         """Return the scaled product; while it learns, the scale acts on weights backward."""
-        scale = self.method.output_scale()
-        own = type(self.method).scale_output is not Method.scale_output
-        if scale is None or own or not (self.training and torch.is_grad_enabled()):
+        method, scale = self.method, self.method.output_scale()
+        learns = self.training and torch.is_grad_enabled()
+        own = type(method).scale_output is not Method.scale_output or method.scales_signs()
+        if scale is None or own or not learns:
             return super().operate(binary, z)
-        weight = self.method.binarize_weight(self.weight)
+        weight = method.binarize_weight(self.weight)
         arguments = geometry_arguments(self.geometry)
         return scaled_product(binary.to(product_dtype(binary)), weight, scale, *arguments)
 
