@@ -22,6 +22,7 @@ from surge.study import (
     speed_figures,
     speed_table,
     step_profile,
+    tails,
 )
 from surge.study.glue_tables import align_section, overhead_section, packed_section
 from surge.study.markers import replaced
@@ -116,7 +117,7 @@ PAGES: dict[str, dict[str, Section]] = {
         "common": common,
         **{name: partial(stored_table, name) for name in ("imagenette", "voc", "glue")},
     },
-    "docs/findings.md": {"screening": screening.section},
+    "docs/findings.md": {"tails": tails.section, "screening": screening.section},
     "docs/glue.md": {
         "overhead": overhead_section,
         "align": align_section,

@@ -1,0 +1,52 @@
+"""Runs with SURGE minus those without, averaged over their last epochs.
+
+Bits still flip while the learning rate goes to zero, and a test after one epoch or the next differs
+by tenths of a point: the mean over some is a steadier witness.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from surge.study.statistics import Estimate, estimate
+from surge.study.stored_runs import StoredRun, arms, number, open_run, ordered, without_surge
+from surge.study.tables import difference_cell
+
+NETWORK = "cifar10-resnet20-600ep"
+WINDOWS = (1, 5, 10, 50)
+"""Epochs at the end that are averaged over."""
+
+
+def tail(run: StoredRun, epochs: int) -> float | None:
+    """Return the mean of the metric over the tests in the last epochs, if there are any."""
+    found = [number(row.get(run.metric)) for row in run.epochs[-epochs:]]
+    values = [value for value in found if value is not None]
+    return fmean(values) if values else None
+
+
+def difference(
+    runs: Sequence[StoredRun], plain: Sequence[StoredRun], epochs: int
+) -> Estimate | None:
+    """Estimate the difference of the tails over the seeds that both have."""
+    theirs = {run.seed: tail(run, epochs) for run in plain}
+    pairs = [
+        mine - other
+        for run in runs
+        if (mine := tail(run, epochs)) is not None and (other := theirs.get(run.seed)) is not None
+    ]
+    return estimate(pairs) if pairs else None
+
+
+def section(folder: Path) -> str:
+    """Return a table: one row per arm with SURGE, one column per window."""
+    stored = [open_run(path.parent) for path in sorted((folder / "runs").glob("*/config.yaml"))]
+    found = arms([run for run in ordered(stored) if run.network == NETWORK and run.finished])
+    head = ["minus plain, 95 %", "last epoch", *(f"mean of the last {n}" for n in WINDOWS[1:])]
+    lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * len(WINDOWS)}"]
+    for arm, runs in found.items():
+        base = without_surge(arm)
+        if base is None:
+            continue
+        cells = [difference_cell(difference(runs, found.get(base, []), n)) for n in WINDOWS]
+        lines.append(f"| {' | '.join([arm.partition('-')[2], *cells])} |")
+    return "\n".join(lines) + "\n" if len(lines) > 2 else "Nothing is stored yet.\n"
