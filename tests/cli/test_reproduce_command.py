@@ -121,6 +121,10 @@ def test_fewer_tests_change_nothing_but_the_tests(reproduce, tmp_path):
     lines = (tmp_path / "few" / "digits.jsonl").read_text().splitlines()
     for result in map(json.loads, lines):
         assert result["last"] == result["best"] == every[result["row"]]["last"]
+    assert_same_tensors(
+        final(folder(tmp_path, "cnn-bnn-surge")),
+        final(tmp_path / "every" / "digits-cnn-bnn-surge-2ep-seed0"),
+    )
     few = (folder(tmp_path, "cnn-bnn") / "metrics.jsonl").read_text().splitlines()
     assert ["test_top1" in json.loads(line) for line in few] == [False, True]
     _, out, _ = reproduce("--table-only", "--results", "few")
