@@ -9,24 +9,19 @@ from torch import nn
 
 import surge
 from surge.errors import SurgeWarning
+from surge.kernels import fused
 from surge.kernels import stem_conv as kernels
 from surge.layers import StemConv2d, stem
 from surge.models import parts, resnet18_cifar, resnet20, vgg_small
 from surge.pitfalls import trace
-
-GPU = torch.cuda.is_available()
-DEVICE = torch.device("cuda" if GPU else "cpu")
-DTYPES = (torch.bfloat16, torch.float16) if GPU else (torch.float32,)
-TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 1e-3, torch.float32: 1e-6}
-"""Of a result in that dtype, as a share of its norm."""
-
-EVERYWHERE = [pytest.param("any", marks=pytest.mark.gpu) if GPU else "any"]
-on_this_machine = pytest.mark.parametrize("_", EVERYWHERE)
-"""Marks a test as a GPU test where there is one; in CI it runs in the interpreter."""
-
-
-def relative(value, expected):
-    return float((value.double() - expected.double()).norm() / expected.double().norm())
+from tests.kernels.test_narrow_conv import (
+    DEVICE,
+    DTYPES,
+    GPU,
+    TOLERANCE,
+    on_this_machine,
+    relative,
+)
 
 
 def tensors(seed, batch, outputs, height, width, dtype):
@@ -166,7 +161,7 @@ def image_of(*shape, dtype=torch.bfloat16, layout=torch.channels_last):
 
 
 def test_which_layers_fit(monkeypatch):
-    monkeypatch.setattr(stem, "AVAILABLE", True)
+    monkeypatch.setattr(fused, "AVAILABLE", True)
     image = image_of(2, 3, 8, 8)
 
     def fits(image=image, **options):
@@ -174,7 +169,7 @@ def test_which_layers_fit(monkeypatch):
         return stem.fits(StemConv2d(**{**sizes, "bias": False, **options}), image)
 
     assert not fits()  # eager
-    monkeypatch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
+    monkeypatch.setattr(fused, "compiled", lambda: True)
     assert fits() and fits(out_channels=16) and fits(out_channels=128)
     for options in (
         {"bias": True},

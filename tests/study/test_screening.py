@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from surge.recipes import get_recipe
+from surge.recipes.variants import row_with
 from surge.study import results, screening
 from surge.study.results import Result
 
@@ -34,7 +36,7 @@ def store(folder, gains, seeds=range(screening.PAIRS)):
         results.append(folder, plain)
         for variant, gain in gains.items():
             wobble = 0.1 * ((seed * 7 + len(variant)) % 3 - 1)
-            row, last = screening.row_of(variant), plain.last + gain + wobble
+            row, last = row_with(screening.PLAIN, variant), plain.last + gain + wobble
             results.append(folder, replace(plain, row=row, last=last, delivered=0.01))
 
 
@@ -53,7 +55,7 @@ def test_every_variant_is_paired_with_plain_training_and_with_the_control(tmp_pa
 
 def test_other_runs_do_not_count(tmp_path):
     store(tmp_path, {"tied": 0.8})
-    row = screening.row_of("tied")
+    row = row_with(screening.PLAIN, "tied")
     for other in (
         replace(ONE, row=row, data="cifar10, test set", last=0.0),
         replace(ONE, row=row, epochs=600, last=0.0),
@@ -102,7 +104,6 @@ def test_picture_has_its_numbers_beside_it(tmp_path):
 
 
 def test_every_variant_is_a_row_that_can_be_trained():
-    from surge.recipes import get_recipe
-
     for variant in screening.VARIANTS:
-        assert get_recipe(f"cifar10-{screening.row_of(variant)}").row == screening.row_of(variant)
+        row = row_with(screening.PLAIN, variant)
+        assert get_recipe(f"cifar10-{row}").row == row

@@ -26,7 +26,7 @@ AVAILABLE = find_spec("triton") is not None
 
 def compiled() -> bool:
     """Return whether compiled code will start the kernels: Python takes longer to than they run."""
-    return torch.compiler.is_compiling()
+    return torch.compiler.is_dynamo_compiling()
 
 
 def fits(layer: "BinaryConv2d", z: Tensor) -> bool:

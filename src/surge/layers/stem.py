@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.functional import is_channels_last, operator, save_inputs
-from surge.kernels.fused import AVAILABLE, laid_out_as
+from surge.kernels import fused
 from surge.layers.product import product_dtype
 
 WIDTHS = (16, 64, 128)
@@ -33,8 +33,8 @@ def fits(layer: nn.Conv2d, image: Tensor) -> bool:
     An image that learns would get no gradient from it.
     """
     return (
-        AVAILABLE
-        and torch.compiler.is_dynamo_compiling()
+        fused.AVAILABLE
+        and fused.compiled()
         and image.is_cuda
         and not image.requires_grad
         and product_dtype(image) in (torch.bfloat16, torch.float16)
@@ -55,7 +55,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
 
     image, weight = ctx.saved_tensors
     grad = grad.contiguous(memory_format=torch.channels_last)
-    return None, laid_out_as(weight, kernels.weight_gradient(grad, image))
+    return None, fused.laid_out_as(weight, kernels.weight_gradient(grad, image))
 
 
 @operator("stem_conv", backward=_backward, setup=save_inputs)

@@ -59,6 +59,15 @@ def split_variant(variant: str) -> tuple[str, str | None, float]:
         return variant, None, 0.0
 
 
+def row_with(row: str, variant: str) -> str:
+    """Return the row that has SURGE in a variant behind another.
+
+    >>> row_with("cnn-recu", ""), row_with("cnn-recu", "tied")
+    ('cnn-recu-surge', 'cnn-recu-surge-tied')
+    """
+    return "-".join(word for word in (row, "surge", variant) if word)
+
+
 def varied(options: PathOptions, variant: str) -> PathOptions:
     """Return settings changed in what makes the variant; its own eta, if it has one, included."""
     changed, usual = options_of(variant), PathOptions()

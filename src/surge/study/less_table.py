@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from surge.recipes import get_recipe
+from surge.recipes.variants import row_with
 from surge.study import results, speed_table
 from surge.study.tables import interval_cell, make_rows
 
@@ -23,7 +24,7 @@ def section(folder: Path) -> str:
         name = variant or "surge"
         found = [ratio.get((name, "captured")) for ratio in ratios]
         times = ["-" if value is None else f"{value:.3f}" for value in found]
-        recipe = get_recipe(f"{TRAINED}-surge{'-' * bool(variant)}{variant}")
+        recipe = get_recipe(row_with(TRAINED, variant))
         (row,) = make_rows([recipe], stored)
         cells = (name, *times, interval_cell(row.difference, row.row))
         lines.append(f"| {' | '.join(cells)} |")

@@ -12,11 +12,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from surge.recipes.variants import row_with
 from surge.study import figures, results
 from surge.study.figures import COLOURS
 from surge.study.results import Result, select
 from surge.study.statistics import Estimate, estimate
-from surge.study.tables import difference_cell, paired
+from surge.study.tables import difference_cell, paired, spread_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,26 +56,17 @@ class Candidate:
         return self.variant or "surge"
 
 
-def row_of(variant: str) -> str:
-    """Return the row of a variant.
-
-    >>> row_of(""), row_of("tied")
-    ('resnet20-recu-surge', 'resnet20-recu-surge-tied')
-    """
-    return f"{PLAIN}-surge{'-' * bool(variant)}{variant}"
-
-
 def candidates(folder: Path) -> list[Candidate]:
     """Return all variants with what is stored of them."""
     stored = select(results.read(folder, TABLE), epochs=EPOCHS, data=HELD_OUT, setting="")
-    plain, control = select(stored, row=PLAIN), select(stored, row=row_of(CONTROL))
+    plain, control = select(stored, row=PLAIN), select(stored, row=row_with(PLAIN, CONTROL))
     return [_candidate(variant, stored, plain, control) for variant in VARIANTS]
 
 
 def _candidate(
     variant: str, stored: Sequence[Result], plain: Sequence[Result], control: Sequence[Result]
 ) -> Candidate:
-    mine = select(stored, row=row_of(variant))
+    mine = select(stored, row=row_with(PLAIN, variant))
     seeds = {r.seed: r for r in mine}.values()  # the newest run of a seed counts
     doses = [r.delivered for r in seeds if r.delivered is not None]
     return Candidate(
@@ -112,7 +104,7 @@ def section(folder: Path) -> str:
     for c in found:
         cells = (
             c.name,
-            "open" if c.last is None else f"{c.last.mean:.2f} +- {c.last.std:.2f}",
+            spread_cell(c.last),
             "open" if c.delivered is None else f"{100 * c.delivered:.2f}",
             difference_cell(c.over_plain),
             "-" if c.variant == CONTROL else difference_cell(c.over_control),

@@ -143,8 +143,8 @@ def markdown(rows: Sequence[TableRow], more: Mapping[str, Mapping[str, str]] | N
             *([row.data] if mixed else []),
             str(row.epochs),
             "-" if row.paper is None else f"{row.paper:.1f}",
-            _spread(row.last),
-            _spread(row.best),
+            spread_cell(row.last),
+            spread_cell(row.best),
             str(row.last.n if row.last else 0),
             interval_cell(row.difference, row.row),
             *(cells.get(row.row, "open") for cells in more.values()),
@@ -153,7 +153,8 @@ def markdown(rows: Sequence[TableRow], more: Mapping[str, Mapping[str, str]] | N
     return "\n".join(lines) + "\n"
 
 
-def _spread(value: Estimate | None) -> str:
+def spread_cell(value: Estimate | None) -> str:
+    """Return a mean with its standard deviation, if it has one, as a cell."""
     if value is None:
         return "open"
     return f"{value.mean:.2f}" + (f" +- {value.std:.2f}" if value.n > 1 else "")

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from surge.study import findings
 from surge.study.statistics import Estimate, estimate
-from surge.study.stored_runs import StoredRun, arms, number, open_run, ordered, without_surge
+from surge.study.stored_runs import StoredRun, arms, number, ordered, without_surge
 from surge.study.tables import difference_cell
 
 NETWORK = "cifar10-resnet20-600ep"
@@ -39,8 +40,8 @@ def difference(
 
 def section(folder: Path) -> str:
     """Return a table: one row per arm with SURGE, one column per window."""
-    stored = [open_run(path.parent) for path in sorted((folder / "runs").glob("*/config.yaml"))]
-    found = arms([run for run in ordered(stored) if run.network == NETWORK and run.finished])
+    stored = ordered(findings.read(folder).runs)
+    found = arms([run for run in stored if run.network == NETWORK and run.finished])
     head = ["minus plain, 95 %", "last epoch", *(f"mean of the last {n}" for n in WINDOWS[1:])]
     lines = [f"| {' | '.join(head)} |", f"| --- |{' ---: |' * len(WINDOWS)}"]
     for arm, runs in found.items():
