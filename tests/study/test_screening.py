@@ -75,6 +75,19 @@ def test_nothing_is_chosen_before_all_have_their_seeds(tmp_path):
     assert "training: **tied**." in screening.section(tmp_path)
 
 
+def test_what_was_chosen_is_shown_with_its_runs_on_the_test_set(tmp_path):
+    assert "Nothing is chosen" in screening.confirmed(tmp_path)
+    store(tmp_path, dict.fromkeys(screening.VARIANTS, 0.1) | {"tied": 0.9})
+    tested = replace(ONE, overrides={}, epochs=600, data="cifar10, test set")
+    for seed in range(3):
+        results.append(tmp_path, replace(tested, seed=seed, last=87.0 + seed))
+        row = row_with(screening.PLAIN, "tied")
+        results.append(tmp_path, replace(tested, row=row, seed=seed, last=87.5 + seed))
+    plain, paper, tied = screening.confirmed(tmp_path).splitlines()[2:]
+    assert plain.startswith(f"| {screening.PLAIN} | 600 |") and "| 88.00 +- 1.00 |" in plain
+    assert paper.endswith("| open | open | 0 | open |") and "+0.50 [+0.50, +0.50]" in tied
+
+
 def test_the_control_may_be_the_best(tmp_path):
     store(tmp_path, dict.fromkeys(screening.VARIANTS, -0.5) | {"leaky": 0.4})
     assert screening.best(screening.candidates(tmp_path)).variant == screening.CONTROL

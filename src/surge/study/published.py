@@ -117,7 +117,11 @@ PAGES: dict[str, dict[str, Section]] = {
         "common": common,
         **{name: partial(stored_table, name) for name in ("imagenette", "voc", "glue")},
     },
-    "docs/findings.md": {"tails": tails.section, "screening": screening.section},
+    "docs/findings.md": {
+        "tails": tails.section,
+        "screening": screening.section,
+        "confirmed": screening.confirmed,
+    },
     "docs/glue.md": {
         "overhead": overhead_section,
         "align": align_section,

@@ -12,12 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from surge.recipes import get_recipe
 from surge.recipes.variants import row_with
 from surge.study import figures, results
 from surge.study.figures import COLOURS
 from surge.study.results import Result, select
 from surge.study.statistics import Estimate, estimate
-from surge.study.tables import difference_cell, paired, spread_cell
+from surge.study.tables import difference_cell, make_rows, markdown, paired, spread_cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -116,6 +117,16 @@ def section(folder: Path) -> str:
     if drawn(found):
         lines += ["", f"![Every variant minus plain training and minus the control]({PICTURE})"]
     return "\n".join(lines) + "\n"
+
+
+def confirmed(folder: Path) -> str:
+    """Return what the chosen variant does on the test set, beside the paper's own form."""
+    ahead = best(candidates(folder))
+    if ahead is None:
+        return "Nothing is chosen yet.\n"
+    rows = (PLAIN, row_with(PLAIN, ""), row_with(PLAIN, ahead.variant))
+    recipes = [get_recipe(f"{TABLE}-{row}") for row in rows]
+    return markdown(make_rows(recipes, select(results.read(folder, TABLE), setting="")))
 
 
 def drawn(found: Sequence[Candidate]) -> bool:
