@@ -98,6 +98,27 @@ def test_compiled_sums_follow_the_memory_of_an_image():
     assert ("sum", (2, 4, 5, 6), ALL) in sums_of(torch.contiguous_format)
 
 
+@pytest.mark.parametrize("centred", [False, True])
+def test_half_precision_is_widened_where_it_is_read(centred):
+    """A wide tensor with two readers would be stored by the compiler."""
+    readers = []
+
+    def note(graph, _):
+        for node in graph.graph.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor) and value.numel() == 240:
+                readers.append((value.dtype, len(node.users)))
+        return make_boxed_func(graph)
+
+    compiled = torch.compile(
+        lambda x: unit_variance(nn.functional.hardtanh(x), ALL, centred=centred),
+        backend=aot_autograd(fw_compiler=note),
+    )
+    x = images(2, 4, 5, 6).bfloat16().to(memory_format=torch.channels_last).requires_grad_()
+    compiled(x).sum()
+    assert (torch.float32, 1) in readers and (torch.float32, 2) not in readers
+
+
 @pytest.mark.gpu
 def test_compiled_sums_follow_memory_on_a_gpu_too():
     assert sums_of(torch.channels_last, device="cuda") == BY_ROW

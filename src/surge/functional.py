@@ -144,14 +144,15 @@ def unit_variance_by_row(x: Tensor, centred: bool) -> tuple[Tensor, Tensor, Tens
     """Return images of unit variance, what they were multiplied by, and their new mean.
 
     The last two are for the backward alone. The moments are those of rows, put together. For every
-    element nothing but sums and products is computed, here and in the backward.
+    element nothing but sums and products is computed, here and in the backward. What is read twice
+    is x, not its widened form: the compiler keeps that.
     """
-    count, wide = x.shape[1:].numel(), widened(x)
-    within, middle = torch.var_mean(wide, dim=(1, 3), correction=0, keepdim=True)
+    count = x.shape[1:].numel()
+    within, middle = torch.var_mean(widened(x), dim=(1, 3), correction=0, keepdim=True)
     mean = middle.mean(dim=2, keepdim=True)
     variance = (within + (middle - mean).square()).mean(dim=2, keepdim=True)
     gain = (variance * (count / (count - 1)) + EPSILON).rsqrt()
-    centre = wide - mean if centred else wide
+    centre = x - mean if centred else x
     shift = torch.zeros_like(gain) if centred else mean * gain
     return (centre * gain).to(x.dtype), gain, shift
 

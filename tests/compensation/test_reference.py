@@ -9,6 +9,7 @@ from torch import nn
 import surge
 from surge.compensation.reference import calibrate_, learn_bias_, measure
 from surge.errors import ConfigError
+from tests.nets import assert_near
 
 
 def network(method: str = "recu", **options: object) -> tuple[nn.Module, surge.Compensation]:
@@ -147,6 +148,20 @@ def test_learning_the_bias_lowers_the_error():
         errors.append(learn_bias_(model, compensation, lambda: batch_loss(model)))
         optimizer.step()
     assert errors[-1] < 0.7 * errors[0]
+
+
+def test_gradient_of_the_bias_has_the_layout_of_its_weight():
+    """A fused optimizer on a GPU refuses another."""
+    model, compensation = network(objective="bias")
+    plain = {}
+    for layout in (torch.contiguous_format, torch.channels_last):
+        model.to(memory_format=layout)
+        for path in compensation.paths.values():
+            path.weight.grad = None
+        learn_bias_(model, compensation, lambda: batch_loss(model))
+        for name, path in compensation.paths.items():
+            assert path.weight.grad.stride() == path.weight.stride()
+            assert_near(path.weight.grad, plain.setdefault(name, path.weight.grad))
 
 
 def test_learning_the_bias_needs_a_weight():

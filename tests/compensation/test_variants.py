@@ -2,6 +2,7 @@
 
 import copy
 import math
+import weakref
 
 import pytest
 import torch
@@ -248,6 +249,24 @@ def test_above_clamp_follows_a_clamp_shared_by_layers():
     weight = second.auxiliary.weight
     _, expected = auxiliary_gradients(second, weight, hidden, output_gradient(y))
     assert_near(weight.grad, SCALE * expected)
+
+
+@pytest.mark.parametrize("options", [{"aux_input": "above_clamp"}, {"align": 1.0}])
+def test_nothing_of_a_forward_outlives_the_optimizer_step(options):
+    """What a path remembers would keep the graph of the whole batch alive."""
+    case = CASES["linear"]
+    net, compensation = clamped(case, **options)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    compensation.follow(optimizer)
+    y = net(case.batch(WIDE).requires_grad_())
+    graph = weakref.ref(y.grad_fn)
+    (y.square().sum() + (surge.extra_loss(net) or 0)).backward()
+    remembered = [net[0].preactivation] if "aux_input" in options else [net[1].auxiliary.alignment]
+    assert remembered[0].grad_fn is not None or remembered[0].requires_grad
+    del y, remembered
+    optimizer.step()
+    assert graph() is None
+    assert getattr(net[0], "preactivation", None) is None and net[1].auxiliary.alignment is None
 
 
 def test_above_clamp_needs_an_example():

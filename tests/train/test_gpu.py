@@ -11,6 +11,7 @@ import torch
 from surge.data import HALF, IMAGENET, ImageSet
 from surge.layers.hooks import binary_layers, on_epoch
 from surge.recipes import get_recipe, overridden
+from surge.recipes.variants import VARIANTS
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder
 
@@ -58,9 +59,11 @@ def step_losses(trainer, steps=STEPS):
     """Do some steps; return the loss of each, read one by one."""
     trainer.begin_epoch()
     losses = []
-    for _, (part, weight) in zip(range(steps), trainer.batches(), strict=False):
+    for number, (part, weight) in zip(range(steps), trainer.batches(), strict=False):
         trainer.step(part, weight)
         total, _, count, _ = trainer.train_step.sums.read()
+        if trainer.guide is not None:
+            trainer.guide.after_step(number, part)
         losses.append(total / count)
     return losses
 
@@ -165,6 +168,15 @@ def test_partial_batch_has_its_own_graph(tmp_path, row):
     for trainer in (eager, fast):
         trainer.epoch += 1
     assert step_losses(fast) == pytest.approx(step_losses(eager), rel=0.05)
+
+
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if v])
+def test_every_variant_trains_from_graphs(tmp_path, variant):
+    """Of a full batch and of a partial one."""
+    trainer = make(tmp_path, f"{ROWS[1]}-{variant}", captured=True, count=BATCH * 11 + 7)
+    losses = step_losses(trainer)
+    assert len(losses) == 12 and all(0 < loss < 10 for loss in losses)
+    assert {kind[0] for kind in trainer.step.graphs} == {BATCH, 7}
 
 
 def test_replays_read_the_learning_rate_of_the_epoch(tmp_path):

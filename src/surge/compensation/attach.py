@@ -1,7 +1,7 @@
 """Attaching SURGE to a model, and taking it off again."""
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -80,8 +80,8 @@ def compensate_(
     for name, layer in chosen.items():
         path = paths[name]
         if name in clamps and isinstance(path, AuxiliaryPath):
-            path.clamp = (clamps[name],)
             clamps[name].__class__ = RecordingHardtanh
+            path.clamp = (cast(RecordingHardtanh, clamps[name]),)
         layer.auxiliary = path
     _set_watch(paths)
     return Compensation(paths, skipped)

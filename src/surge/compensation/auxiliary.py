@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from surge.compensation.dry_run import RecordingHardtanh
 from surge.compensation.dual_path import inject, tap, tap_whole
 from surge.compensation.noise import Source
 from surge.compensation.options import Kind, PathOptions
@@ -52,7 +53,7 @@ class AuxiliaryPath(Path):
         super().__init__(layer, options)
         self.watch: Watch | None = None
         self.learning = True
-        self.clamp: tuple[nn.Module, ...] = ()
+        self.clamp: tuple[RecordingHardtanh, ...] = ()
         self.alignment: Tensor | None = None
         self._create_weight(layer, generator)
         device = layer.weight.device
@@ -164,6 +165,15 @@ class AuxiliaryPath(Path):
         if self.alignment is None or not self.training:
             return None
         return self.options.align * self.alignment
+
+    def forget(self) -> None:
+        """Let go of the last forward's tensors.
+
+        They keep its graph alive, and no CUDA graph can be captured while it is freed.
+        """
+        self.alignment = None
+        for clamp in self.clamp:
+            clamp.preactivation = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the alignment loss out of copies: it belongs to one forward's graph."""

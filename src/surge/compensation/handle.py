@@ -105,6 +105,7 @@ class Compensation:
         self._renew_weight_scales()
         self.reset()
         for path in self._dual:
+            path.forget()
             if path.watch is not None:
                 path.watch.renewed = True
 

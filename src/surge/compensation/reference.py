@@ -211,7 +211,8 @@ def learn_bias_(
         # The error is one of the whole batch: sums over all ranks come before the quotient.
         sums = summed_over_ranks(torch.cat([gradient.float().flatten(), squares]))
         error, size = sums[-2], sums[-1].clamp(min=1e-30)
-        gradient = (sums[:-2] / size).view_as(gradient).to(path.weight.dtype)
+        # In the weight's layout: fused optimizers refuse others.
+        gradient = torch.empty_like(path.weight).copy_((sums[:-2] / size).view_as(gradient))
         path.weight.grad = gradient if path.weight.grad is None else path.weight.grad + gradient
         total += float(error / size) / 2
     return total / len(measured)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from surge.compensation import Compensation
 from surge.compensation.auxiliary import AuxiliaryPath
-from surge.compensation.dry_run import RecordingHardtanh, dry_run, restored
+from surge.compensation.dry_run import dry_run, restored
 from surge.layers.base import BinaryLayer
 from surge.layers.hooks import binary_layers
 
@@ -114,12 +114,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     finally:
         for watch, forwards in watched:
             watch.forwards = forwards
-        # Tensors of the batch just measured would keep its graph alive.
         for path in paths:
-            path.alignment = None
-        for module in model.modules():
-            if isinstance(module, RecordingHardtanh):
-                module.preactivation = None
+            path.forget()
 
 
 def mean_dose(trainer: "Trainer") -> dict[str, float]:
