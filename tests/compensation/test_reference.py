@@ -150,6 +150,31 @@ def test_learning_the_bias_lowers_the_error():
     assert errors[-1] < 0.7 * errors[0]
 
 
+@pytest.mark.parametrize("reading, power", [("unscaled", 1.0), ("scaled", 0.5)])
+def test_scale_follows_a_weight_that_learned_much(reading, power):
+    """A weight that makes a leap must not make the injected gradient leap with it."""
+    model, compensation = network(objective="bias", reading=reading)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    compensation.follow(optimizer)
+    sizes, scales = [], []
+    for rate in (0.0, 30.0, 0.0):
+        optimizer.zero_grad()
+        batch_loss(model).backward()
+        sizes.append(
+            {n: path.squares("auxiliary").sqrt() for n, path in compensation.paths.items()}
+        )
+        scales.append(compensation.scales())
+        for parameter in model.parameters():
+            parameter.grad = None
+        learn_bias_(model, compensation, lambda: batch_loss(model))
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    for name, path in compensation.paths.items():
+        growth = float(sizes[2][name] / sizes[1][name])
+        assert growth > 10 and path.growth is None
+        assert scales[2][name] == pytest.approx(scales[1][name] / growth**power, rel=0.05)
+
+
 def test_gradient_of_the_bias_has_the_layout_of_its_weight():
     """A fused optimizer on a GPU refuses another."""
     model, compensation = network(objective="bias")

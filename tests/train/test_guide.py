@@ -49,9 +49,12 @@ def test_scales_get_the_signs_that_the_smooth_network_asks_for(tmp_path, monkeyp
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_auxiliary_weights_learn_what_is_missing_and_nothing_else_moves(tmp_path, optimizer):
+    """But the scales, which follow them."""
     recipe = small_recipe("cnn-recu-surge-bias", optimizer=optimizer, lr=0.01)
     trainer = make_trainer(tmp_path, recipe)
-    auxiliary = {f"{name}.auxiliary.weight" for name in trainer.parts.compensation.paths}
+    names = list(trainer.parts.compensation.paths)
+    auxiliary = {f"{name}.auxiliary.weight" for name in names}
+    followers = {f"{name}.auxiliary.scale" for name in names}
     step, look = trainer.step, trainer.guide.after_step
     moved = []
 
@@ -70,7 +73,7 @@ def test_auxiliary_weights_learn_what_is_missing_and_nothing_else_moves(tmp_path
 
     trainer.step, trainer.guide.after_step = watched, watched_look
     trainer.run()
-    assert moved == [auxiliary if number % 4 == 0 else set() for number in range(9)]
+    assert moved == [auxiliary | followers if number % 4 == 0 else set() for number in range(9)]
 
 
 def test_what_is_missing_is_learned(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Which auxiliary path a layer gets: its weight, its scale, and what it does in a forward."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -55,6 +56,8 @@ class AuxiliaryPath(Path):
         self.learning = True
         self.clamp: tuple[RecordingHardtanh, ...] = ()
         self.alignment: Tensor | None = None
+        self.growth: Callable[[], Tensor] | None = None
+        """How much larger g_a is by what the weight learned from a batch, after the step."""
         self._create_weight(layer, generator)
         device = layer.weight.device
         self.source = Source(generator, device) if options.noise else None
@@ -169,15 +172,16 @@ class AuxiliaryPath(Path):
     def forget(self) -> None:
         """Let go of the last forward's tensors.
 
-        They keep its graph alive, and no CUDA graph can be captured while it is freed.
+        They keep its graph alive, whose nodes add up gradients on the stream that they were made
+        on: no other stream could capture a step.
         """
-        self.alignment = None
+        self.alignment = self.growth = None
         for clamp in self.clamp:
             clamp.preactivation = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the alignment loss out of copies: it belongs to one forward's graph."""
-        return {**self.__dict__, "alignment": None}
+        """Leave out of copies what belongs to one forward's graph."""
+        return {**self.__dict__, "alignment": None, "growth": None}
 
     def _main(self, layer: BinaryLayer, z: Tensor) -> Tensor:
         if not self.options.weight_side:

@@ -126,6 +126,10 @@ class Compensation:
         renewed = updated_scale(current, main, auxiliary, eta * direction, reading=reading)
         _warn_not_finite(list(self._adaptive), sums)
         torch._foreach_copy_([p.scale for p in held], list(renewed.unbind()))
+        for path in held:
+            if path.growth is not None:
+                # The norm was that of g_a before its weight learned in this very step.
+                path.scale /= path.growth() ** (0.5 if reading == "scaled" else 1.0)
 
     def _renew_weight_scales(self) -> None:
         held = list(self._weight_side.values())

@@ -10,6 +10,7 @@ the two parts of SURGE's gradient, the scale with the smallest error on this bat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MethodType
 
 import torch
@@ -146,6 +147,14 @@ def _auxiliary_gradient(
     return found if weighting is None else found * weighting.to(found.dtype)
 
 
+def _growth(path: AuxiliaryPath, layer: BinaryLayer, before: LayerGradients) -> Tensor:
+    """Return the norm of g_a with the weight of now over the one before, for the same G."""
+    now = _auxiliary_gradient(path, layer, before.main, before.output)
+    squares = torch.stack([g.float().square().sum() for g in (now, before.auxiliary)])
+    new, old = summed_over_ranks(squares).unbind()
+    return torch.where((new > 0) & (old > 0), new / old, 1.0).sqrt()
+
+
 def calibrate_(
     model: nn.Module, compensation: Compensation, loss: Loss, *, sharpness: float = SHARPNESS
 ) -> dict[str, float]:
@@ -184,7 +193,7 @@ def learn_bias_(
     With ``objective="bias"`` W_a is trained by ``|W_a^T G - (g* - g_b)|^2 / (2 |g* - g_b|^2)``
     alone. To be called between backward and the optimizer's step (with fp16 after ``unscale_``), by
     all ranks together, each with the loss of its part of the batch; returns the mean of that error
-    over layers.
+    over layers. A scale follows its g_a when that step makes it larger: it could be many times.
     """
     for name, path in compensation.paths.items():
         if not isinstance(path, AuxiliaryPath) or path.weight is None:
@@ -214,5 +223,6 @@ def learn_bias_(
         # In the weight's layout: fused optimizers refuse others.
         gradient = torch.empty_like(path.weight).copy_((sums[:-2] / size).view_as(gradient))
         path.weight.grad = gradient if path.weight.grad is None else path.weight.grad + gradient
+        path.growth = partial(_growth, path, layers[name], found)
         total += float(error / size) / 2
     return total / len(measured)

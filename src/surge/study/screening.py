@@ -36,6 +36,8 @@ VARIANTS = (
 """What is compared: SURGE as the paper has it, the control, variants, noise of the same norm."""
 NOT_CHOSEN = ("", "noise")
 """What is measured in any case, and what nobody would train with."""
+SHOWN = 2.0
+"""Points to either side that the picture reaches; what is beyond is written."""
 PICTURE = Path("images/screening.png")
 """Beside the page that shows it."""
 
@@ -148,11 +150,17 @@ def draw(found: Sequence[Candidate]) -> Figure:
 
 def _differences(axes: Axes, order: Sequence[Candidate], values: Sequence[Estimate | None]) -> None:
     for place, value in enumerate(values):
-        if value is not None:
-            figures.dot_and_interval(axes, place, value, COLOURS["green"])
+        if value is None:
+            continue
+        figures.dot_and_interval(axes, place, value, COLOURS["green"])
+        low, high = value.interval if value.n > 1 else (value.mean, value.mean)
+        if low < -SHOWN or high > SHOWN:
+            words = f"{value.mean:+.1f} [{low:+.1f}, {high:+.1f}]"
+            axes.text(SHOWN, place + 0.15, words, ha="right", fontsize="small")
     axes.axvline(0, color=COLOURS["grey"], linewidth=1)
     axes.set_yticks(range(len(order)), [c.name for c in order])
     axes.set_ylim(-0.7, len(order) - 0.3)
+    axes.set_xlim(-SHOWN, SHOWN)
     axes.set_xlabel("points of held-out accuracy")
 
 
