@@ -27,6 +27,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.compiler.config
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from surge.errors import ConfigError
 
@@ -100,6 +101,11 @@ def sign(x: Tensor) -> Tensor:
 def is_channels_last(x: Tensor) -> bool:
     """Return whether an image is laid out pixel by pixel."""
     return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def is_traced() -> bool:
+    """Return whether a compiler looks on; torch 2.11 does not say so of a backward."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
 def widened(x: Tensor) -> Tensor:

@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 
 import surge
-from surge.compensation.dual_path import squared_norm
+from surge.compensation.dual_path import squared_norm, tap
 from tests.nets import (
     CASES,
     UNBATCHED,
@@ -188,3 +190,23 @@ def test_compiled_norms_are_those_of_torch_in_any_layout(layout):
         for found in (squared_norm(value), compiled(value)):
             assert found.dtype == torch.float32
             torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_norms_of_a_compiled_backward_are_summed_by_row(monkeypatch, announced):
+    """Also where torch does not say that it traces a backward, as version 2.11 does not."""
+    if not announced:
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: False)
+    seen = []
+
+    def note(graph, _):
+        seen.extend(getattr(node.target, "_opname", "") for node in graph.graph.nodes)
+        return make_boxed_func(graph)
+
+    probe = torch.zeros((), requires_grad=True)
+    backend = aot_autograd(fw_compiler=note, bw_compiler=note)
+    compiled = torch.compile(lambda x: tap(2 * x, probe), backend=backend)
+    x = torch.randn(3, 4, 5, 6).to(memory_format=torch.channels_last).requires_grad_()
+    compiled(x).sum().backward()
+    assert seen.count("sum") >= 3 and not any("norm" in name for name in seen)
+    assert float(probe.grad) == x.numel()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from surge.compensation.noise import normal
-from surge.functional import is_channels_last, operator, row_sums, widened
+from surge.functional import is_channels_last, is_traced, operator, row_sums, widened
 from surge.layers.eight_bits import transposed_linear
 from surge.layers.product import transposed, transposed_factors
 
@@ -37,7 +37,7 @@ def refuse_double_backward() -> None:
 
 def squared_norm(x: Tensor) -> Tensor:
     """Return the sum of squares of all elements in float32, accumulated at least so precisely."""
-    if torch.compiler.is_compiling() and is_channels_last(x):
+    if is_traced() and is_channels_last(x):
         return row_sums(widened(x).square()).sum().float()
     wide = torch.promote_types(x.dtype, torch.float32)
     norm: Tensor = torch.linalg.vector_norm(x, dtype=wide)
