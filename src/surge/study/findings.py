@@ -76,7 +76,8 @@ def judged(value: Estimate | None, unit: str, *, claimed: int = 1) -> Measured:
         pairs = "1 pair" if value.n == 1 else f"{value.n} pairs"
         return Measured(f"{value.mean:+.2f}{unit} ({pairs}: too few)", OPEN)
     low, high = value.interval
-    words = f"{value.mean:+.3g}{unit} [{low:+.3g}, {high:+.3g}], n = {value.n}"
+    mean = round(value.mean, 9) + 0.0  # not the rounding of a difference that is zero
+    words = f"{mean:+.3g}{unit} [{low:+.3g}, {high:+.3g}], n = {value.n}"
     if low * claimed > 0 and high * claimed > 0:
         return Measured(words, REPRODUCED)
     return Measured(words, OPPOSITE if low * claimed < 0 and high * claimed < 0 else NOT)
