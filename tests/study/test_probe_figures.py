@@ -156,7 +156,8 @@ def test_axes_have_plain_numbers_and_whole_epochs(values, expected):
         {"arm": "a", "epoch": epoch, "low": value, "mean": value, "high": value}
         for epoch, value in enumerate(values, 1)
     ]
-    figure = probe_figures.panels("flip-rate", [{**row, "network": ""} for row in rows])[""]
+    panels = probe_figures.panels("flip-rate", [{**r, "network": "digits-cnn-9ep"} for r in rows])
+    figure = panels["digits cnn, 9 epochs"]
     figure.canvas.draw()
     axes = figure.axes[0]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from surge.study import figures, probe_painters, probe_rows
 from surge.study.figures import Row
-from surge.study.stored_runs import StoredRun, networks, ordered
+from surge.study.stored_runs import StoredRun, in_words, networks, ordered
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,10 @@ def _by(*keys: str) -> Callable[[Sequence[Mapping[str, Any]]], Groups]:
         names = probe_painters.short_names([str(row.get("arm")) for row in rows])
         found: Groups = {}
         for row in rows:
-            title = ", ".join(names.get(str(row[key]), str(row[key])) for key in telling)
+            title = ", ".join(
+                in_words(row[key]) if key == "network" else names.get(str(row[key]), str(row[key]))
+                for key in telling
+            )
             found.setdefault(title, []).append(row)
         return found
 
@@ -273,7 +276,7 @@ def draw(name: str, rows: Sequence[Row], network: str = "") -> Figure:
     kind = FIGURES[name]
     groups = list(kind.split(rows).items())[:MOST_PANELS]
     columns = 1 if len(groups) < 2 else 2
-    titled = f"{kind.title}: {network}" if network else kind.title
+    titled = f"{kind.title}: {in_words(network)}" if network else kind.title
     with figures.look():
         count = max(len(groups), 1)
         panel = (4.6, 3.3) if count > 1 else (6.4, 4.0)

@@ -23,7 +23,7 @@ from surge.study.report import (
 from surge.study.report_chart import Bars, Chart, Curve
 from surge.study.run_costs import costs_of
 from surge.study.run_tables import compared, final_estimate, runs_table, state
-from surge.study.stored_runs import StoredRun, arms, networks, number, ordered
+from surge.study.stored_runs import StoredRun, arms, in_words, networks, number, ordered
 
 TITLE = "SURGE: what the runs did"
 FOOT = "One file, nothing loaded from elsewhere: keep it or send it."
@@ -187,7 +187,10 @@ def _figures(runs: Sequence[StoredRun]) -> list[Section]:
     shown = recorded[:MOST_RECORDED]
     most = probe_figures.MOST_PANELS if len(shown) < 2 else FEWER_PANELS
     made = [
-        Section(f"Figures: {network}" if network else "Figures", _pictures(found[network], most))
+        Section(
+            f"Figures: {in_words(network)}" if network else "Figures",
+            _pictures(found[network], most),
+        )
         for network in ("", *shown)
         if network in found
     ]

@@ -161,6 +161,18 @@ def networks(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
     return found
 
 
+def in_words(network: str) -> str:
+    """Return a network as titles have it.
+
+    >>> in_words("cifar10-resnet20-60ep-val"), in_words("digits-cnn-1ep-first100")
+    ('cifar10 resnet20, 60 epochs, held out', 'digits cnn, 1 epoch, first 100')
+    """
+    table, model, epochs, *rest = network.split("-")
+    count = int(epochs.removesuffix("ep"))
+    others = [part.replace("val", "held out").replace("first", "first ") for part in rest]
+    return ", ".join([f"{table} {model}", f"{count} epoch{'s' * (count != 1)}", *others])
+
+
 def without_surge(arm: str) -> str | None:
     """Return the arm that one with SURGE is compared with.
 
