@@ -100,6 +100,7 @@ def test_dose_above_the_clamp_loses_nothing_to_it():
     net, compensation, x, labels = network("bnn", above=True)
     meter = DoseMeter(net, compensation, x)
     assert meter.clamps == {"2": net[1]}
+    assert net[1].preactivation is None  # the dry run leaves no graph behind
     measured = meter.measure(loss_of(net, x, labels))
 
     net.train()

@@ -114,4 +114,7 @@ def dry_run(
     finally:
         for handle in handles:
             handle.remove()
+        for module in model.modules():
+            if isinstance(module, RecordingHardtanh):
+                module.preactivation = None
     return seen

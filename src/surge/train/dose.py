@@ -80,8 +80,7 @@ class DoseMeter:
 def _own_clamp(layer: BinaryLayer) -> nn.Hardtanh | None:
     """Return the clamp above which the path injects; a dry run does not see recording ones."""
     path = layer.auxiliary
-    clamp = path.clamp[0] if isinstance(path, AuxiliaryPath) and path.clamp else None
-    return clamp if isinstance(clamp, nn.Hardtanh) else None
+    return path.clamp[0] if isinstance(path, AuxiliaryPath) and path.clamp else None
 
 
 def delivered_share(
