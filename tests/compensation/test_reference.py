@@ -175,6 +175,16 @@ def test_scale_follows_a_weight_that_learned_much(reading, power):
         assert scales[2][name] == pytest.approx(scales[1][name] / growth**power, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"scope": "unclipped"}, {"scope": "clipped"}, {"dose": "clipped_share"}]
+)
+def test_weight_that_did_not_move_leaves_its_scale(options):
+    model, compensation = network(**options)
+    learn_bias_(model, compensation, lambda: batch_loss(model))
+    for path in compensation.paths.values():
+        assert float(path.growth()) == pytest.approx(1.0)
+
+
 def test_gradient_of_the_bias_has_the_layout_of_its_weight():
     """A fused optimizer on a GPU refuses another."""
     model, compensation = network(objective="bias")

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import surge
-from surge.compensation.scaler import LARGEST, cosine_decay, initial_scale, updated_scale
+from surge.compensation.scaler import (
+    LARGEST,
+    cosine_decay,
+    followed_scale,
+    initial_scale,
+    updated_scale,
+)
 from surge.errors import SurgeWarning
 from tests.nets import (
     CASES,
@@ -32,6 +38,18 @@ def update(main, auxiliary, *, scale=0.5, eta=ETA, **options):
     """The scale of one layer after norms ``main`` and ``auxiliary``."""
     values = [torch.tensor([float(v)]) for v in (scale, main**2, auxiliary**2)]
     return float(updated_scale(*values, eta, **options))
+
+
+@pytest.mark.parametrize(
+    ("growth", "reading", "expected"),
+    [(4.0, "unscaled", 0.125), (4.0, "scaled", 0.25), (0.25, "unscaled", 2.0)]
+    + [(bad, "unscaled", 0.5) for bad in (0.0, math.inf, math.nan)]
+    + [(1e-9, "unscaled", LARGEST)],
+)
+def test_scale_follows_the_norm_of_g_a(growth, reading, expected):
+    """Not where an overflow would poison it, and not beyond its limit."""
+    found = followed_scale(torch.tensor(0.5), torch.tensor(growth), reading=reading)
+    assert float(found) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

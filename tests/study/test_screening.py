@@ -94,8 +94,9 @@ def test_the_control_may_be_the_best(tmp_path):
 
 
 def test_table_shows_open_cells_and_single_pairs(tmp_path):
-    lines = screening.section(tmp_path).splitlines()
+    *lines, _, why = screening.section(tmp_path).splitlines()
     assert len(lines) == 2 + len(screening.VARIANTS) and lines[2].count("open") == 4
+    assert why.startswith("Nothing is chosen before all have 6 pairs; missing: surge 6, leaky 6, ")
     store(tmp_path, {"tied": 0.8}, seeds=[0])
     (tied,) = (line for line in screening.section(tmp_path).splitlines() if "| tied |" in line)
     assert "(1 pair)" in tied and tied.endswith("| open |") and "| 1.00 |" in tied
@@ -114,6 +115,15 @@ def test_picture_has_its_numbers_beside_it(tmp_path):
     results_file.unlink()
     screening.renew(tmp_path, tmp_path)
     assert not picture.exists()
+
+
+def test_what_lies_beyond_the_picture_is_written_in_it(tmp_path):
+    store(tmp_path, {"leaky": 0.5, "bias": -14.0})
+    left, right = screening.draw(screening.candidates(tmp_path)).axes
+    assert left.get_xlim() == (-screening.SHOWN, screening.SHOWN)
+    (words,) = (text.get_text() for text in left.texts if "[" in text.get_text())
+    assert words.startswith("-14.0 [-14.")
+    assert sum("[" in text.get_text() for text in right.texts) == 1
 
 
 def test_every_variant_is_a_row_that_can_be_trained():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from surge.compensation.auxiliary import PATHS, AuxiliaryPath
-from surge.compensation.dry_run import RecordingHardtanh, Seen, dry_run
+from surge.compensation.dry_run import RecordingHardtanh, Seen, dry_run, recording_clamps
 from surge.compensation.handle import Compensation
 from surge.compensation.leaky_tail import LeakyTail
 from surge.compensation.options import PathOptions
@@ -97,10 +97,9 @@ def strip_(model: nn.Module) -> list[str]:
         raise ConfigError("strip_: no layer of this model is compensated; nothing to remove.")
     for _, layer in binary_layers(model):
         layer.auxiliary = None
-    for module in model.modules():
-        if isinstance(module, RecordingHardtanh):
-            module.preactivation = None
-            module.__class__ = nn.Hardtanh  # type: ignore[assignment]
+    for clamp in recording_clamps(model):
+        clamp.preactivation = None
+        clamp.__class__ = nn.Hardtanh  # type: ignore[assignment]
     return names
 
 

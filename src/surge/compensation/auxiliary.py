@@ -57,7 +57,7 @@ class AuxiliaryPath(Path):
         self.clamp: tuple[RecordingHardtanh, ...] = ()
         self.alignment: Tensor | None = None
         self.growth: Callable[[], Tensor] | None = None
-        """How much larger g_a is by what the weight learned from a batch, after the step."""
+        """After a step: the factor by which what the weight learned changed the norm of g_a."""
         self._create_weight(layer, generator)
         device = layer.weight.device
         self.source = Source(generator, device) if options.noise else None

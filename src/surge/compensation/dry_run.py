@@ -26,6 +26,11 @@ class RecordingHardtanh(nn.Hardtanh):
         return {**self.__dict__, "preactivation": None}
 
 
+def recording_clamps(model: nn.Module) -> list[RecordingHardtanh]:
+    """Return the clamps of a model that keep their inputs."""
+    return [module for module in model.modules() if isinstance(module, RecordingHardtanh)]
+
+
 @dataclass(frozen=True)
 class Seen:
     """What the dry run saw at one layer's input."""
@@ -114,7 +119,6 @@ def dry_run(
     finally:
         for handle in handles:
             handle.remove()
-        for module in model.modules():
-            if isinstance(module, RecordingHardtanh):
-                module.preactivation = None
+        for clamp in recording_clamps(model):
+            clamp.preactivation = None
     return seen

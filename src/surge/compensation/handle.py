@@ -9,7 +9,12 @@ from torch import Tensor, nn
 
 from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.path import Path
-from surge.compensation.scaler import squares_over_ranks, summed_over_ranks, updated_scale
+from surge.compensation.scaler import (
+    followed_scale,
+    squares_over_ranks,
+    summed_over_ranks,
+    updated_scale,
+)
 from surge.errors import ConfigError, SurgeWarning
 
 
@@ -129,7 +134,7 @@ class Compensation:
         for path in held:
             if path.growth is not None:
                 # The norm was that of g_a before its weight learned in this very step.
-                path.scale /= path.growth() ** (0.5 if reading == "scaled" else 1.0)
+                path.scale.copy_(followed_scale(path.scale, path.growth(), reading=reading))
 
     def _renew_weight_scales(self) -> None:
         held = list(self._weight_side.values())

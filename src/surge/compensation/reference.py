@@ -43,6 +43,8 @@ class LayerGradients:
     """g*, of the smooth network."""
     output: Tensor
     """G, at the layer's output."""
+    entering: Tensor
+    """z, the tensor itself."""
 
     @property
     def optimum(self) -> Tensor:
@@ -133,7 +135,7 @@ def measure(
         layers.items(), binary, smooth, strict=True
     ):
         auxiliary = _auxiliary_gradient(paths[name], layer, z, output)
-        result[name] = LayerGradients(main, auxiliary, reference, output)
+        result[name] = LayerGradients(main, auxiliary, reference, output, z)
     return result
 
 
@@ -147,12 +149,13 @@ def _auxiliary_gradient(
     return found if weighting is None else found * weighting.to(found.dtype)
 
 
-def _growth(path: AuxiliaryPath, layer: BinaryLayer, before: LayerGradients) -> Tensor:
-    """Return the norm of g_a with the weight of now over the one before, for the same G."""
-    now = _auxiliary_gradient(path, layer, before.main, before.output)
-    squares = torch.stack([g.float().square().sum() for g in (now, before.auxiliary)])
-    new, old = summed_over_ranks(squares).unbind()
-    return torch.where((new > 0) & (old > 0), new / old, 1.0).sqrt()
+def _growth(
+    path: AuxiliaryPath, layer: BinaryLayer, z: Tensor, output: Tensor, before: Tensor
+) -> Tensor:
+    """Return the norm of g_a with the weight of now over the one before, for the same z and G."""
+    now = _auxiliary_gradient(path, layer, z, output).float().square().sum()
+    new, old = summed_over_ranks(torch.stack([now, before])).unbind()
+    return (new / old).sqrt()
 
 
 def calibrate_(
@@ -193,7 +196,7 @@ def learn_bias_(
     With ``objective="bias"`` W_a is trained by ``|W_a^T G - (g* - g_b)|^2 / (2 |g* - g_b|^2)``
     alone. To be called between backward and the optimizer's step (with fp16 after ``unscale_``), by
     all ranks together, each with the loss of its part of the batch; returns the mean of that error
-    over layers. A scale follows its g_a when that step makes it larger: it could be many times.
+    over layers. An adaptive scale follows what that step does to the norm of g_a.
     """
     for name, path in compensation.paths.items():
         if not isinstance(path, AuxiliaryPath) or path.weight is None:
@@ -223,6 +226,7 @@ def learn_bias_(
         # In the weight's layout: fused optimizers refuse others.
         gradient = torch.empty_like(path.weight).copy_((sums[:-2] / size).view_as(gradient))
         path.weight.grad = gradient if path.weight.grad is None else path.weight.grad + gradient
-        path.growth = partial(_growth, path, layers[name], found)
+        before = found.auxiliary.float().square().sum()
+        path.growth = partial(_growth, path, layers[name], found.entering, found.output, before)
         total += float(error / size) / 2
     return total / len(measured)

@@ -42,6 +42,19 @@ def updated_scale(
     return torch.where(usable, ratio.clamp(-LARGEST, LARGEST), scale)
 
 
+def followed_scale(scale: Tensor, growth: Tensor, *, reading: str = "unscaled") -> Tensor:
+    """Return the scale for a g_a that became ``growth`` times as large since its norm was taken.
+
+    It is kept where that is not finite or zero.
+
+    >>> followed_scale(torch.tensor(0.5), torch.tensor(10.0))
+    tensor(0.0500)
+    """
+    factor = growth.sqrt() if reading == "scaled" else growth
+    usable = torch.isfinite(factor) & (factor > 0)
+    return torch.where(usable, (scale / factor).clamp(-LARGEST, LARGEST), scale)
+
+
 def summed_over_ranks(sums: Tensor) -> Tensor:
     """Add the squared norms of all layers over all ranks, in one small all-reduce."""
     count = count_ranks()

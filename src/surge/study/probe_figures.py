@@ -274,7 +274,7 @@ def panels(name: str, rows: Sequence[Row], most: int = MOST_PANELS) -> dict[str,
 def draw(name: str, rows: Sequence[Row], network: str = "") -> Figure:
     """Return all panels on one sheet, two beside each other, with the network in the title."""
     kind = FIGURES[name]
-    groups = list(kind.split(rows).items())[:MOST_PANELS]
+    groups = list(kind.split(rows).items())[: None if kind.across else MOST_PANELS]
     columns = 1 if len(groups) < 2 else 2
     titled = f"{kind.title}: {in_words(network)}" if network else kind.title
     with figures.look():

@@ -49,7 +49,8 @@ class Candidate:
     variant: str
     last: Estimate | None
     delivered: float | None
-    """Share of the auxiliary gradient that arrives below the clamp, mean over runs and epochs."""
+    """Norm of the auxiliary gradient over that of the main one, at the input of the clamp that
+    feeds a layer; mean over runs and epochs."""
     over_plain: Estimate | None
     over_control: Estimate | None
 
@@ -88,9 +89,14 @@ def best(found: Sequence[Candidate]) -> Candidate | None:
     worth its cost.
     """
     able = [c for c in found if c.variant not in NOT_CHOSEN]
-    if any(c.over_plain is None or c.over_plain.n < PAIRS for c in found):
+    if any(_missing(c) for c in found):
         return None
     return max(able, key=lambda c: c.over_plain.mean if c.over_plain else 0.0)
+
+
+def _missing(candidate: Candidate) -> int:
+    """Return how many pairs a variant lacks."""
+    return max(PAIRS - (candidate.over_plain.n if candidate.over_plain else 0), 0)
 
 
 def section(folder: Path) -> str:
@@ -113,9 +119,12 @@ def section(folder: Path) -> str:
             "-" if c.variant == CONTROL else difference_cell(c.over_control),
         )
         lines.append(f"| {' | '.join(cells)} |")
-    ahead = best(found)
+    ahead, missing = best(found), {c.name: _missing(c) for c in found if _missing(c)}
     if ahead is not None:
         lines += ["", f"Largest mean difference to plain training: **{ahead.name}**."]
+    else:
+        names = ", ".join(f"{name} {count}" for name, count in missing.items())
+        lines += ["", f"Nothing is chosen before all have {PAIRS} pairs; missing: {names}."]
     if drawn(found):
         lines += ["", f"![Every variant minus plain training and minus the control]({PICTURE})"]
     return "\n".join(lines) + "\n"

@@ -164,13 +164,16 @@ def networks(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
 def in_words(network: str) -> str:
     """Return a network as titles have it.
 
-    >>> in_words("cifar10-resnet20-60ep-val"), in_words("digits-cnn-1ep-first100")
-    ('cifar10 resnet20, 60 epochs, held out', 'digits cnn, 1 epoch, first 100')
+    >>> in_words("cifar10-resnet20-60ep-val"), in_words("my-data-cnn-1ep-first100")
+    ('cifar10 resnet20, 60 epochs, held out', 'my-data cnn, 1 epoch, first 100')
     """
-    table, model, epochs, *rest = network.split("-")
-    count = int(epochs.removesuffix("ep"))
-    others = [part.replace("val", "held out").replace("first", "first ") for part in rest]
-    return ", ".join([f"{table} {model}", f"{count} epoch{'s' * (count != 1)}", *others])
+    found = re.fullmatch(r"(.+)-(\w+)-(\d+)ep(-val)?(?:-first(\d+))?", network)
+    if found is None:
+        return network
+    table, model, epochs, held_out, first = found.groups()
+    parts = [f"{table} {model}", f"{epochs} epoch{'s' * (epochs != '1')}"]
+    parts += ["held out"] * bool(held_out) + [f"first {first}"] * bool(first)
+    return ", ".join(parts)
 
 
 def without_surge(arm: str) -> str | None:

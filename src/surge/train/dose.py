@@ -103,7 +103,7 @@ def delivered_share(
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Put buffers, modes, random numbers and what paths remember back as they were."""
+    """Put buffers, modes and random numbers back as they were; paths forget the forward."""
     paths = [m for m in model.modules() if isinstance(m, AuxiliaryPath)]
     watched = [(path.watch, path.watch.forwards) for path in paths if path.watch is not None]
     devices = {buffer.device for buffer in model.buffers() if buffer.device.type == "cuda"}
