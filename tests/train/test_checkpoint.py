@@ -4,14 +4,17 @@ import errno
 import io
 import os
 import pickle
+from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from surge import files
 from surge.errors import CheckpointMismatchError
 from surge.files import atomic
 from surge.train.checkpoint import found, load_newest, save
+from surge.train.keeping import _load_optimizer
 from tests.train.small import CPU, make_trainer, small_recipe, weights
 
 STATE = {"recipe": "digits-cnn-recu", "values": torch.arange(5.0)}
@@ -173,3 +176,36 @@ def test_checkpoint_of_another_model_is_an_error(tmp_path):
     wider.model.options["width"] = 8
     with pytest.raises(CheckpointMismatchError, match="does not fit the model of digits-cnn-bnn"):
         make_trainer(tmp_path, wider).resume()
+
+
+@pytest.mark.parametrize("kind", [partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_optimizer_of_another_device_keeps_its_flags_and_its_layout(kind, layout):
+    """Else a fused one would read momentum through the wrong places, without a word."""
+    start, gradient = torch.randn(4, 3, 3, 3), torch.randn(4, 3, 3, 3)
+
+    def built(layout, **flags):
+        parameter = nn.Parameter(start.clone(memory_format=layout))
+        return parameter, kind([parameter], lr=torch.tensor(0.1), **flags)
+
+    def steps(parameter, optimizer, count):
+        for _ in range(count):
+            parameter.grad = torch.empty_like(parameter).copy_(gradient)
+            optimizer.step()
+
+    other = {torch.contiguous_format: torch.channels_last}.get(layout, torch.contiguous_format)
+    whole, alone = built(layout)
+    steps(whole, alone, 4)
+    first, saved = built(other, fused=True)
+    steps(first, saved, 2)
+    state = saved.state_dict()
+    second, loaded = built(layout)
+    rate = loaded.param_groups[0]["lr"]
+    _load_optimizer(loaded, state)
+    with torch.no_grad():
+        second.copy_(first)
+    assert loaded.param_groups[0]["lr"] is rate and not loaded.param_groups[0]["fused"]
+    for key, value in loaded.state[second].items():
+        assert key == "step" or value.stride() == second.stride()
+    steps(second, loaded, 2)
+    torch.testing.assert_close(second, whole)

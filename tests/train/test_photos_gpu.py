@@ -34,7 +34,9 @@ def rows_of(path, recipe, sets, **options):
 
 
 @pytest.mark.parametrize("stored", [None, 64])
-@pytest.mark.parametrize("row", ["resnet18-float", "onestage-reactnet-surge", "onestage-bonn"])
+@pytest.mark.parametrize(
+    "row", ["resnet18-float", "onestage-reactnet-surge", "onestage-bonn", "onestage-irnet"]
+)
 def test_captured_run_follows_the_eager_one(tmp_path, tree, stored, row):
     recipe = small(f"imagenet-{row}", stored=stored)
     sets = build.load_sets(recipe.data, tree)

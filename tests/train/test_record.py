@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import surge
+from surge.train import recorder
 from surge.train.dose import DoseMeter
 from surge.train.record import GRADIENT_BINS, NEAR_ZERO, WEIGHT_BINS, Probe
 from surge.train.recorder import Recorder, read_records
@@ -109,6 +110,21 @@ def test_records_of_all_paths_have_what_they_can_have(row, tmp_path):
         assert 0 <= layer["flips"] <= 100
         # A 1x1 weight has no partner in a 3x3 one.
         assert (layer["weight_cosine_latent"] is None) == row.endswith("1x1")
+
+
+def test_theorem_measures_a_batch_before_it_asks_for_the_next(tmp_path, monkeypatch):
+    """A loader that streams keeps one at a time."""
+    trainer = make_trainer(tmp_path, small_recipe("cnn-recu-surge"), record_every=1)
+    held, order = trainer.recorder, []
+    monkeypatch.setattr(
+        held, "_parts", lambda _: (order.append(f"part {i}") or i for i in range(3))
+    )
+    monkeypatch.setattr(held, "_loss", lambda part: order.append(f"loss {part}"))
+    monkeypatch.setattr(
+        recorder, "measure_premises", lambda _model, _handle, losses: [loss() for loss in losses]
+    )
+    held._premises()
+    assert order == [f"{word} {i}" for i in range(3) for word in ("part", "loss")]
 
 
 def test_flips_of_layers_average_to_those_of_the_network(tmp_path):

@@ -40,8 +40,9 @@ def jitter(images: Tensor, draws: Tensor, strengths: tuple[float, ...]) -> Tenso
 
 
 def _grey(images: Tensor) -> Tensor:
-    weights = images.new_tensor(GREY).view(1, 3, 1, 1)
-    return (images * weights).sum(dim=1, keepdim=True)
+    # Numbers of the host, not a tensor of them: a captured step cannot copy one.
+    red, green, blue = (weight * images[:, place] for place, weight in enumerate(GREY))
+    return (red + green + blue).unsqueeze(1)
 
 
 def rotate_hue(images: Tensor, turn: Tensor) -> Tensor:

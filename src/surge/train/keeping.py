@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from surge.errors import CheckpointMismatchError
 from surge.train import checkpoint
@@ -36,12 +37,22 @@ def load(trainer: Trainer) -> list[str]:
     return passed
 
 
+OWN = ("lr", "fused", "foreach", "capturable")
+"""What an optimizer has by its device, whatever a checkpoint says."""
+
+
 def _load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    # The learning rate stays the tensor that a captured step reads.
-    rates = [group["lr"] for group in optimizer.param_groups]
-    optimizer.load_state_dict(state)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
+    """Load a state that may come from another kind of device."""
+    own = [{key: group[key] for key in OWN if key in group} for group in optimizer.param_groups]
+    groups = [{**saved, **kept} for saved, kept in zip(state["param_groups"], own, strict=True)]
+    optimizer.load_state_dict({**state, "param_groups": groups})
+    for group, kept in zip(optimizer.param_groups, own, strict=True):
+        group.update(kept)  # the learning rate stays the tensor that a captured step reads
+    for parameter, held in optimizer.state.items():
+        for key, value in held.items():
+            if key != "step" and isinstance(value, Tensor) and value.shape == parameter.shape:
+                # In the parameter's layout: fused optimizers go through memory as it lies.
+                held[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 def save(trainer: Trainer, noted: dict[str, Any] | None) -> None:

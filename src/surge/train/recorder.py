@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -149,10 +150,9 @@ class Recorder:
         # Noise has no gradient to compare.
         if not paths or paths[0].options.noise:
             return {}
-        losses = [
-            (lambda part=part: self._loss(part))
-            for part in islice(self._parts(THEOREM_SAMPLES), THEOREM_BATCHES)
-        ]
+        # One after the other: a loader that streams holds one batch.
+        parts = islice(self._parts(THEOREM_SAMPLES), THEOREM_BATCHES)
+        losses = (partial(self._loss, part) for part in parts)
         with undisturbed(model):
             model.train()
             return measure_premises(model, compensation, losses)
