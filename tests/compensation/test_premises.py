@@ -27,7 +27,7 @@ def test_premises_find_the_moments_they_were_drawn_from():
         part = slice(start, start + 20_000)
         # Gradients of a mean loss: divided by the size of the batch.
         held = [torch.tensor(x[part] / 20_000) for x in (b, a, r)]
-        sums.add(LayerGradients(*held, held[0]), 0.5)
+        sums.add(LayerGradients(*held, held[0], held[0]), 0.5)
     found = _conclude(sums, 0.5)
     d, delta = len(mu_b), mu_r - mu_b
     curvature = mu_a @ mu_a + 1.25 * d
@@ -53,7 +53,7 @@ def test_few_images_do_not_inflate_the_means():
     for _ in range(400):
         sums = _Sums()
         held = torch.tensor(rng.standard_normal((4, 50)))
-        sums.add(LayerGradients(held, held, held, held), 0.0)
+        sums.add(LayerGradients(held, held, held, held, held), 0.0)
         squares.append(sums.means("bb") / sums.mean("bb"))
     assert abs(np.mean(squares)) < 0.02
 
