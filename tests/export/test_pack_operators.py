@@ -31,6 +31,9 @@ FUNCTIONS = {
     "average with the border": lambda x: F.avg_pool2d(x, 3, 2, 1),
     "average by a divisor": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
     "adaptive average": lambda x: F.adaptive_avg_pool2d(x, 2),
+    "divided average of one": lambda x: F.adaptive_avg_pool2d(x, 6) / 1.5,
+    "average of one, divided and not": lambda x: (s := F.avg_pool2d(x, 1)) + s / 4,
+    "average of one, doubled": lambda x: F.avg_pool2d(x, 1) / 0.5,
     "maximum with a border": lambda x: F.max_pool2d(x, 3, 2, 1),
     "harmless ceiling": lambda x: F.max_pool2d(x, 2, ceil_mode=True),
 }
@@ -48,6 +51,26 @@ def test_same_padding_and_a_separate_sign_pack(engine, tmp_path):
     conv = nn.Conv2d(4, 5, 3, padding="same", bias=False)
     model = nn.Sequential(surge.RSign(4), conv, nn.Hardtanh(), nn.Conv2d(5, 2, 1)).eval()
     x = torch.randn(3, 4, 6, 6)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        nn.LayerNorm(16),
+        nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 3)),
+        surge.BinaryLinear(16, 8, bias=False, method="bnn"),
+    ],
+)
+def test_scale_behind_a_map_stays_before_what_is_no_scale(engine, tmp_path, behind):
+    """Behind XNOR's factor per row only a linear norm may take over the weight's scale."""
+    torch.manual_seed(0)
+    model = nn.Sequential(surge.BinaryLinear(16, 16, bias=False, method="xnor"), behind).eval()
+    x = torch.randn(3, 16)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.weight.uniform_(0.5, 2.0)
     assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
 
 

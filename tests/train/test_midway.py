@@ -8,6 +8,7 @@ import torch
 from surge.recipes.recipe import MethodSpec, with_surge
 from surge.train import checkpoint, midway
 from surge.train.distributed import World
+from surge.train.recorder import read_records
 from surge.train.search import first_bad_layer
 from surge.train.watch import BitWatch, DivergedError
 from tests.nets import assert_same_tensors
@@ -37,9 +38,9 @@ def comparable(rows):
 @pytest.mark.parametrize("row", ROWS)
 def test_run_stopped_inside_an_epoch_continues_there(tmp_path, row):
     recipe, sets = recipe_of(row), small_sets()
-    whole, rows = make_trainer(tmp_path / "whole", recipe, sets, save_steps=2), []
+    whole, rows = make_trainer(tmp_path / "whole", recipe, sets, save_steps=2, record_every=1), []
     whole.run(rows.append)
-    broken, seen = make_trainer(tmp_path / "broken", recipe, sets, save_steps=2), []
+    broken, seen = make_trainer(tmp_path / "broken", recipe, sets, save_steps=2, record_every=1), []
     real, steps = broken.step, []
 
     def step(part, weight):
@@ -53,7 +54,7 @@ def test_run_stopped_inside_an_epoch_continues_there(tmp_path, row):
         broken.run(seen.append)
     state, _ = checkpoint.load_newest(broken.folder.checkpoints, recipe.name, torch.device("cpu"))
     assert (state["epoch"], state["midway"]["steps"]) == (1, 4)
-    again = make_trainer(tmp_path / "broken", recipe, sets, save_steps=2)
+    again = make_trainer(tmp_path / "broken", recipe, sets, save_steps=2, record_every=1)
     again.resume()
     counted, inner = [], again.step
     again.step = lambda part, weight: (counted.append(1), inner(part, weight))
@@ -61,6 +62,7 @@ def test_run_stopped_inside_an_epoch_continues_there(tmp_path, row):
     assert len(counted) == 2
     assert_same_tensors(weights(again), weights(whole))
     assert comparable(seen) == comparable(rows)
+    assert comparable(read_records(again.folder)) == comparable(read_records(whole.folder))
 
 
 @pytest.mark.parametrize("reason", ["deadline", "stop"])
@@ -124,7 +126,7 @@ def test_checkpoint_after_an_epoch_has_nothing_midway(tmp_path):
 
 def test_search_for_a_bad_layer_begins_where_the_checkpoint_is(tmp_path):
     recipe, sets = small_recipe("cnn-bnn", epochs=2, batch=16), small_sets()
-    trainer = make_trainer(tmp_path, recipe, sets, save_steps=2)
+    trainer = make_trainer(tmp_path, recipe, sets, save_steps=2, record_every=1)
     real, steps = trainer.step, []
 
     def step(part, weight):

@@ -127,6 +127,13 @@ def test_theorem_measures_a_batch_before_it_asks_for_the_next(tmp_path, monkeypa
     assert order == [f"{word} {i}" for i in range(3) for word in ("part", "loss")]
 
 
+def test_half_a_line_does_not_swallow_the_next_record(tmp_path):
+    whole, half = '{"epoch": 0}\n', '{"epoch": 10, "lay'
+    (tmp_path / "probe.jsonl").write_text(whole + half)
+    recorder.keep_records(RunFolder(tmp_path), 9)
+    assert (tmp_path / "probe.jsonl").read_text() == whole
+
+
 def test_flips_of_layers_average_to_those_of_the_network(tmp_path):
     _, rows = trained(tmp_path, small_recipe("cnn-recu"), record_every=1)
     trainer = make_trainer(tmp_path / "other", small_recipe("cnn-recu"), record_every=1)

@@ -104,11 +104,12 @@ def conclude(
     overrides = environment.get("overrides", {})
     dose = mean_delivered(folder.metrics())
     result = results.make_result(recipe, overrides, seed, outcome, environment, dose)
-    stored = results.append(where, result)
-    shared = result.side_by_side
+    # The metric that decides comes last: where it is stored, nothing is missing.
     for metric, (last, best) in outcome.others.items():
         other = replace(result, metric=metric, last=round(last, 4), best=round(best, 4))
         results.append(where, other)
+    stored = results.append(where, result)
+    shared = result.side_by_side
     text = (
         f"{recipe.name} seed {seed}: {recipe.metric} {outcome.last:.2f} (last epoch), "
         f"{outcome.best:.2f} (best, epoch {outcome.best_epoch + 1}), {outcome.seconds:.1f} s"

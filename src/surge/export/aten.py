@@ -155,8 +155,11 @@ def _multiply(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         and previous is not None
         and previous.output == low.value(value)
         and previous.numbers.get("divisor") == 1
+        and len(value.users) == 1
+        and (whole := float(constant.detach())) >= 1
+        and whole.is_integer()
     ):
-        previous.numbers["divisor"] = int(constant)
+        previous.numbers["divisor"] = int(whole)
         low.alias[node.name] = previous.output
         return
     if divides:

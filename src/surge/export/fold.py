@@ -129,7 +129,8 @@ def _fold_scales_behind_maps(graph: Graph) -> None:
         if product is None or product.op != "binary_conv2d" or product.scale is None:
             continue
         bare = _last_part(product) == SCALED and product.bias is None
-        if bare and graph.is_private(product.output) and norm.scale is not None:
+        linear = norm.op == "affine" and norm.inputs[0] == node.output
+        if bare and linear and graph.is_private(product.output) and norm.scale is not None:
             norm.scale = (norm.scale.double() * product.scale.double()).float()
             product.scale = None
 

@@ -25,8 +25,9 @@ class Network:
     """As :attr:`StoredRun.network` has it."""
 
     def runs(self, stored: Stored, suffix: str) -> list[StoredRun]:
-        """Return the finished runs of the row with a suffix."""
-        return stored.arm(self.row + suffix, self.network)
+        """Return the finished runs of the row with a suffix, one of each seed."""
+        found = {run.seed: run for run in stored.arm(self.row + suffix, self.network)}
+        return list(found.values())
 
     def paired(
         self,

@@ -29,11 +29,11 @@ def difference(
     runs: Sequence[StoredRun], plain: Sequence[StoredRun], epochs: int
 ) -> Estimate | None:
     """Estimate the difference of the tails over the seeds that both have."""
-    theirs = {run.seed: tail(run, epochs) for run in plain}
+    ours, theirs = ({run.seed: tail(run, epochs) for run in held} for held in (runs, plain))
     pairs = [
         mine - other
-        for run in runs
-        if (mine := tail(run, epochs)) is not None and (other := theirs.get(run.seed)) is not None
+        for seed, mine in ours.items()
+        if mine is not None and (other := theirs.get(seed)) is not None
     ]
     return estimate(pairs) if pairs else None
 

@@ -56,6 +56,7 @@ def note(trainer: "Trainer", watch: BitWatch, steps: int) -> dict[str, Any]:
         "seconds": time.monotonic() - trainer.begun,
         "sums": sums,
         "bits": list(watch.bits),
+        "recorded": {} if trainer.recorder is None else trainer.recorder.bits,
         "random": world.gathered(torch.get_rng_state(), device),
         "cuda": world.gathered(torch.cuda.get_rng_state(device), device) if on_gpu else [],
     }
@@ -74,6 +75,9 @@ def take_up(trainer: "Trainer", watch: BitWatch, noted: dict[str, Any]) -> int:
     # The other processes' shares are in the first one's.
     sums.copy_(noted["sums"] if trainer.world.leads else torch.zeros_like(sums))
     watch.bits = [bits.to(trainer.device) for bits in noted["bits"]]
+    if trainer.recorder is not None:  # the bits with which the epoch began, or none: no flips then
+        recorded = noted.get("recorded", {})
+        trainer.recorder.bits = {name: bits.to(trainer.device) for name, bits in recorded.items()}
     if trainer.options.shared:
         return int(noted["steps"])
     rank = trainer.world.rank

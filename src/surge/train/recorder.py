@@ -184,7 +184,6 @@ def read_records(folder: RunFolder) -> list[dict[str, Any]]:
 
 def keep_records(folder: RunFolder, epochs: int) -> None:
     """Forget records of epochs that will be trained again."""
-    rows = read_records(folder)
-    kept = [row for row in rows if row["epoch"] < epochs]
-    if len(kept) < len(rows):
+    if (folder.path / "probe.jsonl").exists():  # perhaps with half a line at its end
+        kept = [row for row in read_records(folder) if row["epoch"] < epochs]
         folder.write("probe.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
