@@ -103,8 +103,11 @@ def recorded(tmp_path, values):
     ],
 )
 def test_level_is_judged_by_its_interval(values, verdict, tmp_path):
-    found = claims.DIGITS.level("input_cosine", 1e-6, 1.0)(recorded(tmp_path, values))
+    stored = recorded(tmp_path, values)
+    found = claims.DIGITS.level("input_cosine", 1e-6, 1.0)(stored)
     assert found.verdict == verdict
+    twice = Stored(tmp_path, [*stored.runs, *stored.runs])  # a seed counts once
+    assert claims.DIGITS.level("input_cosine", 1e-6, 1.0)(twice) == found
     if len(values) == 1:
         assert found.words == "0.8 (1 run: too few)"
 

@@ -44,6 +44,7 @@ def test_differences_are_paired_by_seed(tmp_path):
     )
     last, long = (tails.difference(surge, plain, n) for n in (1, 50))
     assert (last.n, last.mean) == (3, pytest.approx(3.1))
+    assert tails.difference([*surge, *surge], [*plain, *plain], 1) == last  # a seed counts once
     assert long.mean == pytest.approx(0.5 + 2.6 / 50)
     (row,) = tails.section(tmp_path).splitlines()[2:]
     assert row.startswith("| resnet20-recu-surge | +3.10 [") and row.count("(3 pairs)") == 4
