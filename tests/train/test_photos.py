@@ -72,8 +72,8 @@ def test_top5_is_reported_and_stored_beside_top1(tmp_path, data_dir):
     assert 0 <= row["test_top1"] <= row["test_top5"] <= 100
     lines = (tmp_path / "results" / "imagenette.jsonl").read_text().splitlines()
     first, second = map(json.loads, lines)
-    assert (first["metric"], second["metric"]) == ("top1", "top5")
-    assert second["last"] == pytest.approx(row["test_top5"], abs=1e-3)
+    assert (first["metric"], second["metric"]) == ("top5", "top1")
+    assert first["last"] == pytest.approx(row["test_top5"], abs=1e-3)
     assert first["data"] == "imagenette, test set, 32 px, first 20"
 
 

@@ -58,7 +58,7 @@ def test_metrics_and_results_have_both_precisions(runs):
         assert len(tested) == (2 if row["epoch"] in (2, 3) else 0)
         assert all(0 <= row[name] <= 100 for name in tested)
     lines = (folder / "results" / "voc.jsonl").read_text().splitlines()
-    assert [json.loads(line)["metric"] for line in lines] == ["map", "map-area"]
+    assert [json.loads(line)["metric"] for line in lines] == ["map-area", "map"]
     assert json.loads(lines[0])["data"] == "voc, test set, 96 px, first 2"
 
 
