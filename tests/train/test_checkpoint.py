@@ -17,6 +17,7 @@ from surge.train.checkpoint import found, load_newest, save
 from surge.train.keeping import _load_optimizer
 from tests.train.small import CPU, make_trainer, small_recipe, weights
 
+LAYOUTS = (torch.contiguous_format, torch.channels_last)
 STATE = {"recipe": "digits-cnn-recu", "values": torch.arange(5.0)}
 
 
@@ -179,8 +180,8 @@ def test_checkpoint_of_another_model_is_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam])
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_optimizer_of_another_device_keeps_its_flags_and_its_layout(kind, layout):
+@pytest.mark.parametrize(("layout", "other"), [LAYOUTS, LAYOUTS[::-1]])
+def test_optimizer_of_another_device_keeps_its_flags_and_its_layout(kind, layout, other):
     """Else a fused one would read momentum through the wrong places, without a word."""
     start, gradient = torch.randn(4, 3, 3, 3), torch.randn(4, 3, 3, 3)
 
@@ -193,7 +194,6 @@ def test_optimizer_of_another_device_keeps_its_flags_and_its_layout(kind, layout
             parameter.grad = torch.empty_like(parameter).copy_(gradient)
             optimizer.step()
 
-    other = {torch.contiguous_format: torch.channels_last}.get(layout, torch.contiguous_format)
     whole, alone = built(layout)
     steps(whole, alone, 4)
     first, saved = built(other, fused=True)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.dry_run import restored
+from surge.compensation.dual_path import squared_norm
 from surge.compensation.handle import Compensation
 from surge.compensation.scaler import summed_over_ranks
 from surge.errors import ConfigError
@@ -153,7 +154,7 @@ def _growth(
     path: AuxiliaryPath, layer: BinaryLayer, z: Tensor, output: Tensor, before: Tensor
 ) -> Tensor:
     """Return the norm of g_a with the weight of now over the one before, for the same z and G."""
-    now = _auxiliary_gradient(path, layer, z, output).float().square().sum()
+    now = squared_norm(_auxiliary_gradient(path, layer, z, output))
     new, old = summed_over_ranks(torch.stack([now, before])).unbind()
     return (new / old).sqrt()
 
@@ -226,7 +227,7 @@ def learn_bias_(
         # In the weight's layout: fused optimizers refuse others.
         gradient = torch.empty_like(path.weight).copy_((sums[:-2] / size).view_as(gradient))
         path.weight.grad = gradient if path.weight.grad is None else path.weight.grad + gradient
-        before = found.auxiliary.float().square().sum()
+        before = squared_norm(found.auxiliary)
         path.growth = partial(_growth, path, layers[name], found.entering, found.output, before)
         total += float(error / size) / 2
     return total / len(measured)

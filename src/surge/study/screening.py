@@ -119,12 +119,12 @@ def section(folder: Path) -> str:
             "-" if c.variant == CONTROL else difference_cell(c.over_control),
         )
         lines.append(f"| {' | '.join(cells)} |")
-    ahead, missing = best(found), {c.name: _missing(c) for c in found if _missing(c)}
+    ahead = best(found)
     if ahead is not None:
         lines += ["", f"Largest mean difference to plain training: **{ahead.name}**."]
     else:
-        names = ", ".join(f"{name} {count}" for name, count in missing.items())
-        lines += ["", f"Nothing is chosen before all have {PAIRS} pairs; missing: {names}."]
+        missing = ", ".join(f"{c.name} {_missing(c)}" for c in found if _missing(c))
+        lines += ["", f"Nothing is chosen before all have {PAIRS} pairs; missing: {missing}."]
     if drawn(found):
         lines += ["", f"![Every variant minus plain training and minus the control]({PICTURE})"]
     return "\n".join(lines) + "\n"
