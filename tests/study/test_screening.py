@@ -75,6 +75,12 @@ def test_nothing_is_chosen_before_all_have_their_seeds(tmp_path):
     assert "training: **tied**." in screening.section(tmp_path)
 
 
+def test_what_cannot_be_chosen_does_not_hold_up_the_choice(tmp_path):
+    store(tmp_path, dict.fromkeys(set(screening.VARIANTS) - {"noise"}, 0.1) | {"tied": 0.9})
+    assert screening.best(screening.candidates(tmp_path)).variant == "tied"
+    assert "**tied**. Pairs still missing: noise 6." in screening.section(tmp_path)
+
+
 def test_what_was_chosen_is_shown_with_its_runs_on_the_test_set(tmp_path):
     assert "Nothing is chosen" in screening.confirmed(tmp_path)
     store(tmp_path, dict.fromkeys(screening.VARIANTS, 0.1) | {"tied": 0.9})

@@ -85,11 +85,11 @@ def _candidate(
 def best(found: Sequence[Candidate]) -> Candidate | None:
     """Return the variant with the largest mean difference to plain training.
 
-    None until all have their seeds. The control may be the best: then no auxiliary weight is
-    worth its cost.
+    None until all that can be chosen have their seeds. The control may be the best: then no
+    auxiliary weight is worth its cost.
     """
     able = [c for c in found if c.variant not in NOT_CHOSEN]
-    if any(_missing(c) for c in found):
+    if any(_missing(c) for c in able):
         return None
     return max(able, key=lambda c: c.over_plain.mean if c.over_plain else 0.0)
 
@@ -120,11 +120,12 @@ def section(folder: Path) -> str:
         )
         lines.append(f"| {' | '.join(cells)} |")
     ahead = best(found)
-    if ahead is not None:
-        lines += ["", f"Largest mean difference to plain training: **{ahead.name}**."]
-    else:
-        missing = ", ".join(f"{c.name} {_missing(c)}" for c in found if _missing(c))
+    missing = ", ".join(f"{c.name} {_missing(c)}" for c in found if _missing(c))
+    if ahead is None:
         lines += ["", f"Nothing is chosen before all have {PAIRS} pairs; missing: {missing}."]
+    else:
+        still = f" Pairs still missing: {missing}." if missing else ""
+        lines += ["", f"Largest mean difference to plain training: **{ahead.name}**.{still}"]
     if drawn(found):
         lines += ["", f"![Every variant minus plain training and minus the control]({PICTURE})"]
     return "\n".join(lines) + "\n"
