@@ -102,6 +102,14 @@ def test_budget_stops_after_an_epoch_and_resume_goes_on(train, tmp_path):
     assert [json.loads(row)["epoch"] for row in rows] == [0, 1]
 
 
+def test_result_of_a_resumed_run_says_which_epochs_ran_other_code(train, tmp_path):
+    train("digits-cnn-bnn", *SHORT, "--out", "run", "--budget", "0.001s", "--commit", "abc")
+    train("--resume", "run", "--device", "cpu", "--commit", "def")
+    stored = json.loads((tmp_path / "results" / "digits.jsonl").read_text())
+    assert stored["commit"] == "abc, from epoch 2 on def"
+    assert ", from" not in stored["hardware"] + stored["torch"] + stored["precision"]
+
+
 def test_resume_of_a_finished_run_stores_nothing_twice(train, tmp_path):
     train("digits-cnn-bnn", *SHORT, "--out", "run")
     code, out, _ = train("--resume", "run", "--device", "cpu")

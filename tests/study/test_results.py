@@ -164,6 +164,16 @@ def test_precision_is_that_of_the_device_used(environment, precision):
     assert make_result(recipe, {}, 0, OUTCOME, whole).precision == precision
 
 
+def test_a_run_that_moved_names_both_places():
+    moved = {"epoch": 44, "hardware": "i", "torch": "t", "commit": "def", "cuda": None}
+    first = {"hardware": "h", "torch": "t", "commit": "abc", "cuda": "13.0"}
+    whole = {**first, "later": [moved, {**moved, "epoch": 50, "commit": "fed"}]}
+    found = make_result(get_recipe("cifar10-resnet20-recu"), {}, 0, OUTCOME, whole)
+    assert (found.hardware, found.torch) == ("h, from epoch 45 on i", "t")
+    assert found.precision == "bf16, from epoch 45 on fp32"
+    assert found.commit == "abc, from epoch 45 on def, from epoch 51 on fed"
+
+
 def test_setting_names_what_changes_the_recipe_itself():
     overrides = {"epochs": 10, "limit": 5, "precision": "fp32", "eta": 0.1, "accumulate": 2}
     assert result(overrides=overrides).setting == "accumulate=2, eta=0.1"

@@ -132,6 +132,26 @@ def test_environment_says_where_a_run_happened():
     assert json.loads(json.dumps(found)) == found
 
 
+def test_a_run_that_goes_on_elsewhere_says_from_which_epoch(tmp_path):
+    first = describe_environment(CPU, 3, commit="abc", command="surge train x")
+    folder = RunFolder.create(tmp_path, RECIPE, first)
+    save(folder.checkpoints, {"recipe": RECIPE.name}, 1)
+    assert folder.went_on(RECIPE, first, first) == first
+    for commit in ("def", "fed"):  # of two that begin at the same epoch the second counts
+        known = folder.went_on(RECIPE, RunFolder.open(tmp_path)[2], {**first, "commit": commit})
+    (place,) = known["later"]
+    assert (place["epoch"], place["commit"], place["torch"]) == (1, "fed", first["torch"])
+    assert RunFolder.open(tmp_path)[2] == known
+    assert folder.went_on(RECIPE, known, first) == {**first, "later": []}
+
+
+def test_a_run_that_has_all_its_epochs_goes_on_nowhere(tmp_path):
+    first = describe_environment(CPU, 3, commit="abc", command="surge train x")
+    folder = RunFolder.create(tmp_path, RECIPE, first)
+    save(folder.checkpoints, {"recipe": RECIPE.name}, RECIPE.train.epochs)
+    assert folder.went_on(RECIPE, first, {**first, "commit": "def"}) == first
+
+
 def test_hardware_names_processor_and_threads():
     assert hardware(CPU).endswith(f"{torch.get_num_threads()} threads")
 

@@ -65,6 +65,8 @@ def open_folder(
             "other settings than the recipe has now. Finish it with "
             f"`surge train --resume {job.folder}`, or move it away."
         )
+    here = environment_of(device, job.seed, command.commit, {})
+    environment = folder.went_on(recipe, environment, here)
     if int(environment.get("side_by_side", 1)) < side_by_side:
         environment["side_by_side"] = side_by_side
         folder.write("env.json", json.dumps(environment, indent=2) + "\n")

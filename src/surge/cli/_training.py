@@ -135,6 +135,9 @@ def train_one(command: TrainCommand, console: Console) -> None:
                 recipe = _fit(recipe, sets, command.budget, environment, device, options, world)
                 options = replace(options, deadline=None)
             environment = _taken_up(folder, recipe, environment)
+        if world.leads and (command.resume is not None or folder.begun):
+            here = environment_of(device, int(environment["seed"]), command.commit, {})
+            environment = folder.went_on(recipe, environment, here)
         make = None if command.resume else partial(_made, folder, recipe, environment, world)
         sink = tensorboard_sink(folder) if command.tensorboard and world.leads else None
         parts = (folder, recipe, sets, environment, device, options, console)

@@ -2,9 +2,11 @@
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -78,22 +80,33 @@ def make_result(
         seed=seed,
         epochs=recipe.train.epochs,
         data=data_name(recipe),
-        precision=recipe.train.precision if _on_gpu(environment) else "fp32",
+        precision=_over_time(environment, partial(_precision, recipe)),
         metric=recipe.metric,
         last=round(outcome.last, 4),
         best=round(outcome.best, 4),
         seconds=round(outcome.seconds, 1),
-        hardware=str(environment["hardware"]),
-        torch=str(environment["torch"]),
-        commit=environment["commit"],
+        hardware=_over_time(environment, itemgetter("hardware")),
+        torch=_over_time(environment, itemgetter("torch")),
+        commit=_over_time(environment, itemgetter("commit")),
         side_by_side=int(environment.get("side_by_side", 1)),
         delivered=delivered,
     )
 
 
-def _on_gpu(environment: dict[str, Any]) -> bool:
+def _over_time(environment: dict[str, Any], said: Callable[[dict[str, Any]], Any]) -> Any:
+    """Return what is said of the place of a run, and from which epoch on it was another."""
+    words = last = said(environment)
+    for place in environment.get("later", ()):
+        if said(place) != last:
+            last = said(place)
+            words = f"{words}, from epoch {place['epoch'] + 1} on {last}"
+    return words
+
+
+def _precision(recipe: Recipe, place: dict[str, Any]) -> str:
     # Runs begun by an earlier version do not say which device they used.
-    return bool(environment.get("device", "cuda" if environment["cuda"] else "cpu") == "cuda")
+    device = place.get("device", "cuda" if place["cuda"] else "cpu")
+    return recipe.train.precision if device == "cuda" else "fp32"
 
 
 def append(folder: Path, result: Result) -> Path:

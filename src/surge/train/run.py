@@ -18,6 +18,8 @@ from surge.train.checkpoint import found
 
 CONFIG = "config.yaml"
 """The file that makes a folder the folder of a run."""
+PLACE = ("surge", "torch", "python", "cuda", "device", "hardware", "commit", "dirty")
+"""What can differ where a run goes on."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,26 @@ class RunFolder:
                 f"{path} holds a damaged {CONFIG} or env.json: {error!r}."
             ) from error
         return cls(path), recipe, environment
+
+    def went_on(
+        self, recipe: Recipe, environment: dict[str, Any], here: Mapping[str, object]
+    ) -> dict[str, Any]:
+        """Note where a begun run goes on, if not where it was or with other code.
+
+        Return its environment with that: ``later`` lists such places, each with the epochs done.
+        """
+        names = (path.stem.partition("-")[2] for path in found(self.checkpoints))
+        done = max((int(name) for name in names if name.isdigit()), default=0)
+        if done >= recipe.train.epochs:
+            return environment
+        later = [place for place in environment.get("later", ()) if place["epoch"] < done]
+        last, place = (later or [environment])[-1], {key: here[key] for key in PLACE}
+        if any(last.get(key) != value for key, value in place.items()):
+            later.append({"epoch": done, **place})
+        if later != environment.get("later", []):
+            environment = {**environment, "later": later}
+            self.write("env.json", json.dumps(environment, indent=2) + "\n")
+        return environment
 
     def write(self, name: str, text: str) -> None:
         """Write a small file atomically."""
