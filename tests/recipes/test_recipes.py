@@ -199,6 +199,16 @@ def test_variants_keep_the_settings_of_their_table(base):
     assert get_recipe(f"{base}-surge-eta0.3").surge == replace(own, eta=0.3)
 
 
+@pytest.mark.parametrize(
+    "base, first",
+    [("voc-reactnet", "voc-ida"), ("imagenet-onestage-bireal", "imagenet-onestage-reactnet")],
+)
+def test_variants_of_rows_without_surge_have_the_settings_of_their_table(base, first):
+    own = get_recipe(f"{first}-surge").surge
+    assert f"{base}-surge" not in list_recipes()
+    assert get_recipe(f"{base}-surge-noise").surge == replace(own, noise=True) != PathOptions()
+
+
 def test_sizes_are_for_data_that_is_cropped():
     with pytest.raises(ConfigError, match="no size to change"):
         overridden(get_recipe("digits-cnn-recu"), {"size": 8})

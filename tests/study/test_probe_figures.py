@@ -55,6 +55,15 @@ def test_figures_have_a_panel_per_group(name, stored):
         assert figure.axes[0].has_data()
 
 
+def test_panels_with_the_same_legend_share_one_below(stored):
+    digits = [run for run in stored if run.arm.startswith("digits")]
+    shared = probe_figures.draw("optimal-scale", probe_figures.FIGURES["optimal-scale"].rows(digits))
+    assert len(shared.legends) == 1 and not any(axes.get_legend() for axes in shared.axes)
+    rows = probe_figures.FIGURES["gradient-distribution"].rows(digits)
+    own = probe_figures.draw("gradient-distribution", rows)  # shares of zeros differ by panel
+    assert not own.legends and all(axes.get_legend() for axes in own.axes if axes.has_data())
+
+
 def record(epoch, **fields):
     layer = {
         "near_zero": 0.1,

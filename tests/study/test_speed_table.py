@@ -112,6 +112,13 @@ def test_a_sweep_with_a_hole_says_so():
     assert "| 64 | - | 0.77 | - |" in speed_sweeps.table(by_batch)
 
 
+def test_a_sweep_is_of_one_version_of_the_code():
+    newer = [replace(row, commit="newer", step_ms=9.0) for row in swept() if row.batch == 256]
+    by_batch, by_width = speed_sweeps.compared([*swept(), *newer])
+    assert 9.0 not in {row.step_ms for row in by_batch.rows}
+    assert {row.step_ms for row in by_width.rows} == {9.0}  # the newer one has all of these
+
+
 def test_pictures_of_sweeps_begin_at_zero():
     figure = speed_figures.draw_sweeps(speed_sweeps.compared(swept()))
     assert len(figure.axes) == 2
@@ -134,7 +141,7 @@ def test_section_shows_the_newest_of_each_kind(tmp_path):
 
 def test_published_numbers_are_what_is_stored(tmp_path):
     published = ROOT / "docs" / speed_table.PICTURE
-    found = speed_sweeps.compared(speed_table.read(ROOT / "results"))
+    found = speed_sweeps.compared(speed_table.everything(ROOT / "results"))
     assert published.exists() == published.with_suffix(".csv").exists() == bool(found)
     if found:
         made = figures.write_csv(speed_figures.numbers(found), tmp_path / "made.csv")

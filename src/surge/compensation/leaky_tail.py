@@ -9,7 +9,7 @@ from surge.layers.base import BinaryLayer
 
 
 class LeakyTail(Path):
-    """The control without auxiliary weights: some of ``Q_W^T G`` passes where sign is flat.
+    """The control without auxiliary weights: some of ``Q_W^T G`` passes everywhere.
 
     dL/dz = (surrogate + rho kappa) Q_W^T G with kappa = E|z| / E[z^2].
     """

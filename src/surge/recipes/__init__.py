@@ -67,7 +67,7 @@ def get_recipe(name: str) -> Recipe:
     base, found, variant = name.partition("-surge-")
     if found and base in recipes:
         made = with_surge(recipes[base], variant)
-        own = recipes.get(f"{base}-surge")  # whose settings may be the table's own
+        own = recipes.get(f"{base}-surge") or _first_with_surge(made.table)
         if own is None or own.surge is None:
             return made
         return replace(made, surge=varied(own.surge, variant))
@@ -75,6 +75,12 @@ def get_recipe(name: str) -> Recipe:
         f'There is no recipe "{name}".{did_you_mean(name, recipes)} '
         "List them with: surge train --list"
     )
+
+
+def _first_with_surge(table: str) -> Recipe | None:
+    """Return the first row of a table with SURGE as the paper has it there, if any has."""
+    mine = (r for r in _all().values() if r.table == table and r.row.endswith("-surge"))
+    return next(mine, None)
 
 
 def overridden(recipe: Recipe, changes: dict[str, object]) -> Recipe:

@@ -2,7 +2,7 @@
 
 ``backbone-<row>`` makes the backbone binary and begins with the float detector; ``<row>`` makes the
 pyramid and the proposal head binary too, and begins with its first stage. The schedule is that of
-IDa-Det's code: 12 epochs of three passes, images within 1000x600 pixels, batches of 4. The teacher
+IDa-Det's code: 12 epochs of three passes, images within 1000x600 pixels, batches of 4 (float: 8). The teacher
 is our float detector on a ResNet-18; IDa-Det's own stands on a ResNet-101.
 
 ``--short`` is the form for the 3,467 images of 300 pixels of our split: see :func:`shortened`.
@@ -112,7 +112,7 @@ def shortened(recipe: Recipe) -> Recipe:
     """Return a row for a few thousand small images: one pass an epoch, fewer, larger batches.
 
     Images come within 512x307 pixels, in one size; batches are 16. Float detectors train 12 epochs
-    with twice the learning rate, either stage of a 1-bit one 6 with half of it: without a
+    with twice the learning rate, either stage of a quantised one 6 with half of it: without a
     pretrained 1-bit backbone to begin with, larger steps do not settle. Tests follow every third
     epoch.
     """

@@ -254,7 +254,22 @@ def frame(figure: Figure, panels: Sequence[Axes], *, x: str, y: str) -> None:
         panels[0].set_ylabel(y)
     else:
         figure.supylabel(y)
-    handles, labels = panels[0].get_legend_handles_labels()
+    _legend_below(figure, panels[0])
+
+
+def share_legend(figure: Figure, panels: Sequence[Axes]) -> None:
+    """Put one legend below all panels where each would have the same over its data."""
+    held = [axes.get_legend() for axes in panels]
+    names = {tuple(t.get_text() for t in legend.get_texts()) if legend else () for legend in held}
+    if len(held) < 2 or len(names) > 1 or () in names:
+        return
+    for legend in held:
+        legend.remove()
+    _legend_below(figure, panels[0])
+
+
+def _legend_below(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
     columns = min(len(labels), 2 if figure.get_figwidth() < 8 else 6)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 

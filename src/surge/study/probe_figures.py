@@ -284,6 +284,7 @@ def draw(name: str, rows: Sequence[Row], network: str = "") -> Figure:
         for axes, (title, mine) in zip(places, groups, strict=False):
             kind.paint(axes, mine)
             figures.panel_title(axes, title if count > 1 else titled, kind.note * (count == 1))
+        figures.share_legend(figure, places[: len(groups)])
         for axes in places[len(groups) :]:
             axes.set_axis_off()
         if count > 1:

@@ -1,7 +1,7 @@
 """The variants of SURGE on held-out training images: against plain training and a free control.
 
-The leaky tail lets a share of the gradient pass where the surrogate has none; it has no auxiliary
-weights and costs nothing. A variant that does not beat it gains nothing by its weights.
+The leaky tail adds a share of the gradient everywhere, also where the surrogate has none; it has no
+auxiliary weights and costs nothing. A variant that does not beat it gains nothing by its weights.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def draw_sweeps(found: Sequence[Sweep]) -> Figure:
 
 def renew(folder: Path, docs: Path) -> list[Path]:
     """Draw the published picture from what is stored; without a sweep there is none."""
-    found = compared(speed_table.read(folder))
+    found = compared(speed_table.everything(folder))
     picture = docs / speed_table.PICTURE
     if not found:
         figures.remove(picture)

@@ -68,14 +68,25 @@ def _lines(rows: Sequence[Row], by: Axis) -> list[list[Row]]:
 
 
 def compared(rows: Sequence[Row]) -> list[Sweep]:
-    """Return the sweeps to publish: plain, SURGE and tied, in the fastest way that was measured."""
-    found = []
-    for sweep in sweeps([row for row in rows if row.variant in COMPARED]):
-        mode = max((row.mode for row in sweep.rows), key=MODES.index)
-        kept = [row for row in sweep.rows if row.mode == mode]
-        kept.sort(key=lambda row: COMPARED.index(row.variant))
-        found.append(replace(sweep, rows=tuple(kept)))
-    return found
+    """Return the sweeps to publish: plain, SURGE and tied, in the fastest way that was measured.
+
+    All steps of a sweep ran one version of the code: of those that measured most, the newest.
+    """
+    found: dict[tuple[str, Axis], Sweep] = {}
+    for commit in dict.fromkeys(row.commit for row in rows):
+        mine = [row for row in rows if row.commit == commit and row.variant in COMPARED]
+        for sweep in map(_in_fastest_mode, sweeps(mine)):
+            kind = sweep.network, sweep.by
+            if kind not in found or len(sweep.rows) >= len(found[kind].rows):
+                found[kind] = sweep
+    return list(found.values())
+
+
+def _in_fastest_mode(sweep: Sweep) -> Sweep:
+    mode = max((row.mode for row in sweep.rows), key=MODES.index)
+    kept = {(r.variant, getattr(r, sweep.by)): r for r in sweep.rows if r.mode == mode}
+    order = sorted(kept.values(), key=lambda row: COMPARED.index(row.variant))
+    return replace(sweep, rows=tuple(order))
 
 
 def table(sweep: Sweep) -> str:

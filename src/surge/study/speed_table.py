@@ -122,7 +122,7 @@ def section(folder: Path) -> str:
 
 def sweeps_section(folder: Path) -> str:
     """Return what is stored at several batches or widths: a table each, and their picture."""
-    found = compared(read(folder))
+    found = compared(everything(folder))
     if not found:
         return "Nothing is stored yet.\n"
     parts = []
