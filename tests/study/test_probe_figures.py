@@ -57,7 +57,9 @@ def test_figures_have_a_panel_per_group(name, stored):
 
 def test_panels_with_the_same_legend_share_one_below(stored):
     digits = [run for run in stored if run.arm.startswith("digits")]
-    shared = probe_figures.draw("optimal-scale", probe_figures.FIGURES["optimal-scale"].rows(digits))
+    shared = probe_figures.draw(
+        "optimal-scale", probe_figures.FIGURES["optimal-scale"].rows(digits)
+    )
     assert len(shared.legends) == 1 and not any(axes.get_legend() for axes in shared.axes)
     rows = probe_figures.FIGURES["gradient-distribution"].rows(digits)
     own = probe_figures.draw("gradient-distribution", rows)  # shares of zeros differ by panel
