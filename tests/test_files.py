@@ -22,3 +22,11 @@ def test_an_error_leaves_what_was_there(tmp_path):
         raise RuntimeError("torn")
     assert path.read_bytes() == b"old"
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_in_the_way_is_named(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError) as caught, atomic(tmp_path / "folder"):
+        pass
+    assert caught.value.filename == str(tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == [tmp_path / "folder"]

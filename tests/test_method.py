@@ -182,7 +182,7 @@ def test_base_method_is_plain_sign():
     assert torch.equal(base.binarize(z), functional.sign(z))
     assert base.surrogate_is_zero(z).tolist() == [True, False, False, False, True]
     assert torch.equal(base.binarize_weight(weight), functional.sign(weight))
-    assert base.output_scale() is None and base.extra_loss() is None
+    assert base.output_scale() is None and base.extra_loss(torch.ones(2, 2)) is None
     assert base.scale_output(z, z) is z
     assert base.on_epoch(1, 2) is None and base.on_step(nn.Parameter(weight)) is None
     values, scale = base.packed_weight(weight)

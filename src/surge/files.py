@@ -1,5 +1,6 @@
 """Files that are written whole or not at all, and folders for them."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ UNFINISHED = ".part"
 def atomic(path: Path) -> Iterator[BinaryIO]:
     """Open a file for writing so that at any moment the old or the new content is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():  # else the temporary file would be named as what is in the way
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     handle, temporary = tempfile.mkstemp(
         dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
     )
@@ -39,7 +42,7 @@ def write_whole(path: Path, content: bytes) -> Path:
     return path
 
 
-def check_folder(out: Path) -> Path:
+def check_folder(out: Path, option: str = "--out") -> Path:
     """Return the innermost folder on the way to ``out`` that is there already.
 
     Raises:
@@ -49,5 +52,5 @@ def check_folder(out: Path) -> Path:
     while not place.exists():
         place = place.parent
     if not place.is_dir():
-        raise ConfigError(f"--out {out}: {place} is a file, not a folder.")
+        raise ConfigError(f"{option} {out}: {place} is a file, not a folder.")
     return place

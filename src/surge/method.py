@@ -199,7 +199,7 @@ class Method(nn.Module):
         scale = self.output_scale()
         return y if scale is None else y * self.geometry.along_output(scale).to(y.dtype)
 
-    def extra_loss(self) -> Tensor | None:
+    def extra_loss(self, weight: Tensor) -> Tensor | None:
         """Return a term to add to the loss of the last forward, if the method has one."""
         return None
 

@@ -71,6 +71,19 @@ def test_classify_takes_grey_and_transparent_pictures(engine, tmp_path, capsys):
     assert found[0]["top"] == found[1]["top"] == found[2]["top"]
 
 
+def test_classify_takes_16_bits_as_8_and_refuses_unknown_ranges(engine, tmp_path, capsys):
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 32))
+    short = save(tmp_path / "short.png", pixels)
+    deep = tmp_path / "deep.png"
+    Image.fromarray((pixels * 257).astype(np.uint16)).save(deep)
+    found = answers(capsys, short, deep)
+    assert found[0]["top"] == found[1]["top"]
+    real = tmp_path / "real.tiff"
+    Image.fromarray(pixels.astype(np.float32)).save(real)
+    assert main(["classify", str(real)]) == 2
+    assert "of mode F, have no known range" in capsys.readouterr().err
+
+
 def test_classify_with_a_file_of_ones_own(engine, tmp_path, capsys):
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)).eval()
     path = tmp_path / "mine.surge"

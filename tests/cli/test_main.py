@@ -45,6 +45,8 @@ class Fails:
                 raise KeyboardInterrupt
             case "disk":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/run.bin")
+            case "read-only":
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), "/data/run.bin")
             case "path":
                 raise NotADirectoryError(errno.ENOTDIR, "Not a directory", "/data/file/run")
             case "bug":
@@ -154,6 +156,7 @@ def test_unparsable_option_exits_2(capsys):
         ("user", 2, "error: the thing is wrong"),
         ("interrupt", 130, "error: interrupted"),
         ("disk", 2, "error: No space left on device: /data/run.bin"),
+        ("read-only", 2, "error: Read-only file system: /data/run.bin"),
         ("path", 2, "error: Not a directory: /data/file/run"),
     ],
 )

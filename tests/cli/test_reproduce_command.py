@@ -1,6 +1,7 @@
 """``surge reproduce``: fills a table, a few runs at a time."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -256,3 +257,13 @@ def test_changes_that_reproduce_makes_are_fields_of_its_command():
     from surge.cli.reproduce import ReproduceCommand
 
     assert set(OVERRIDES) <= set(ReproduceCommand.__dataclass_fields__)
+
+
+def test_stored_rows_of_glue_are_those_that_were_asked_for(capsys):
+    where = Path(__file__).parents[2] / "results"
+    words = ["reproduce", "glue", "--table-only", "--results", str(where), "--rows"]
+    assert main([*words, "mrpc-bit"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| mrpc")]
+    assert rows and all(line.startswith("| mrpc-bit |") for line in rows)
+    assert main([*words, "mrpc-bitt"]) == 2
+    assert 'Did you mean "glue-mrpc-bit"?' in capsys.readouterr().err

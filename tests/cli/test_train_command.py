@@ -110,6 +110,23 @@ def test_result_of_a_resumed_run_says_which_epochs_ran_other_code(train, tmp_pat
     assert ", from" not in stored["hardware"] + stored["torch"] + stored["precision"]
 
 
+def test_resumed_run_records_and_stores_as_it_was_told_at_first(train, tmp_path):
+    told = ("--record", "--record-every", "1", "--results", "elsewhere")
+    train("digits-cnn-recu-surge", *SHORT, "--out", "run", "--budget", "0.001s", *told)
+    code, *_ = train("--resume", "run", "--device", "cpu")
+    assert code == 0
+    assert len((tmp_path / "run" / "probe.jsonl").read_text().splitlines()) == 2
+    assert (tmp_path / "elsewhere" / "digits.jsonl").exists()
+    assert not (tmp_path / "results").exists()
+
+
+def test_results_that_cannot_be_stored_are_said_at_once(train, tmp_path):
+    (tmp_path / "file").write_text("")
+    code, _, err = train("digits-cnn-bnn", *SHORT, "--out", "run", "--results", "file")
+    assert code == 2 and "--results file" in one_line(err)
+    assert not (tmp_path / "run").exists()
+
+
 def test_resume_of_a_finished_run_stores_nothing_twice(train, tmp_path):
     train("digits-cnn-bnn", *SHORT, "--out", "run")
     code, out, _ = train("--resume", "run", "--device", "cpu")
@@ -179,6 +196,10 @@ def test_a_taken_folder_is_refused_before_data_are_read(train, tmp_path):
         (("digits-cnn-recu", "--device", "tpu9"), '--device "tpu9" is not known'),
         (("digits-cnn-recu", "--captured", "True", "--device", "cpu"), "--captured needs a CUDA"),
         (("--resume", "nowhere"), "nowhere is not the folder of a run: config.yaml is missing"),
+        (("digits-cnn-recu", "--save-every", "nan"), "save_every=nan must be 0 seconds or more"),
+        (("digits-cnn-recu", "--save-steps", "0"), "save_steps=0 must be at least 1"),
+        (("digits-cnn-recu", "--lr", "nan"), "lr=nan must be positive"),
+        (("digits-cnn-recu", "--seed", str(2**63)), "does not fit in 64 bits"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2_and_leave_no_folder(

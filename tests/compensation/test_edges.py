@@ -3,9 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import surge
-from surge.errors import ConfigError
+from surge.errors import ConfigError, NoLayersMatchedError, SurgeWarning
 
 
 class Shared(nn.Module):
@@ -71,3 +72,82 @@ def test_leaky_tail_refuses_a_double_backward():
     with pytest.raises(RuntimeError):
         (grad,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
         grad.square().sum().backward()
+
+
+def test_a_loaded_state_brings_its_scale_and_not_its_settings():
+    other, _ = compensated(eta=0.01)
+    other[3].auxiliary.scale.fill_(0.7)
+    model, compensation = compensated(eta=0.001)
+    model.load_state_dict(other.state_dict())
+    assert compensation.scales() == {"3": pytest.approx(0.7)}
+    assert model[3].auxiliary.eta == pytest.approx(0.001)
+    fixed, compensation = compensated(fixed_scale=0.05)
+    fixed.load_state_dict(other.state_dict())
+    assert compensation.scales() == {"3": pytest.approx(0.05)}
+    leaky, _ = compensated(auxiliary="leaky_tail", eta=0.2)
+    model, compensation = compensated(auxiliary="leaky_tail", eta=0.05)
+    model.load_state_dict(leaky.state_dict())
+    assert compensation.scales() == {"3": pytest.approx(0.05)}
+
+
+def test_a_dose_that_decays_continues_where_it_was():
+    other, _ = compensated(decay="cosine")
+    surge.on_epoch(other, 5, 10)
+    model, _ = compensated(decay="cosine")
+    model.load_state_dict(other.state_dict())
+    assert model[3].auxiliary.eta == other[3].auxiliary.eta < 0.01
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_gradients_asked_for_by_name_leave_the_scale_without_norms(named):
+    model, compensation = compensated()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    compensation.follow(optimizer)
+    model(torch.randn(4, 6)).square().mean().backward(
+        inputs=list(model.parameters()) if named else None
+    )
+    optimizer.step()
+    assert model[3].auxiliary.watch.renewed is not named
+
+
+class Siamese(nn.Module):
+    """A layer that is called twice, the second time without gradients or behind another clamp."""
+
+    def __init__(self, *, clamps=1):
+        super().__init__()
+        self.stem, self.layer = nn.Linear(8, 8), surge.BinaryLinear(8, 8)
+        self.clamps = nn.ModuleList(nn.Hardtanh() for _ in range(clamps))
+
+    def forward(self, x):
+        if len(self.clamps) == 2:
+            return self.layer(self.clamps[1](self.layer(self.clamps[0](self.stem(x)))))
+        y = self.layer(self.stem(x))
+        with torch.no_grad():
+            return y - self.layer(self.stem(x + 1))
+
+
+def test_a_layer_that_needs_its_gradient_in_one_of_two_calls_is_compensated():
+    compensation = surge.compensate_(Siamese(), example_input=torch.randn(2, 8))
+    assert list(compensation.paths) == ["layer"] and not compensation.skipped
+
+
+def test_a_layer_behind_two_clamps_cannot_be_injected_above():
+    with pytest.raises(ConfigError, match="is not the output of a Hardtanh"):
+        surge.compensate_(
+            Siamese(clamps=2), aux_input="above_clamp", example_input=torch.randn(2, 8)
+        )
+
+
+def test_a_dose_of_what_is_clipped_needs_a_method_that_clips():
+    with pytest.raises(NoLayersMatchedError, match="irnet clips nothing"):
+        compensated("irnet", dose="clipped_share")
+
+
+def test_alignment_that_reentrant_checkpointing_hides_is_not_silent():
+    model, _ = compensated(align=0.5)
+    hidden = model[:3](torch.randn(4, 6))
+    checkpoint(model[3], hidden, use_reentrant=True)
+    with pytest.warns(SurgeWarning, match="use_reentrant=False"):
+        assert surge.extra_loss(model) is None
+    checkpoint(model[3], hidden, use_reentrant=False)
+    assert surge.extra_loss(model).requires_grad

@@ -55,6 +55,7 @@ BAD_TOGETHER = {
     "signed-entry": ({"signed": True, "aux_input": "layer_input"}, "not combine with aux_input"),
     "signed-fixed": ({"signed": True, "fixed_scale": 0.1}, "signed= do not apply"),
     "signed-tail": ({"signed": True, "auxiliary": "leaky_tail"}, "does not combine with signed"),
+    "signed-scaled": ({"signed": True, "reading": "scaled"}, "reading= does not apply"),
     "bias-scope": ({"objective": "bias", "scope": "clipped"}, "does not combine with scope"),
     "bias-dose": ({"objective": "bias", "dose": "clipped_share"}, "does not combine with dose"),
     "bias-noise": ({"objective": "bias", "noise": True}, "does not combine with noise"),

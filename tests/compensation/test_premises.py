@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import surge
 from surge.compensation.premises import _conclude, _Sums, measure_premises
 from surge.compensation.reference import LayerGradients, measure
 from tests.compensation.test_reference import batch_loss, network
@@ -67,3 +69,11 @@ def test_paired_optimum_of_one_batch_is_that_of_the_reference():
         cosine = torch.cosine_similarity(held.main.flatten(), held.reference.flatten(), dim=0)
         assert found[name]["cosine_main"] == pytest.approx(float(cosine), rel=1e-4)
         assert found[name]["scale"] == pytest.approx(compensation.scales()[name])
+
+
+def test_one_image_has_no_moments():
+    net = nn.Sequential(nn.Linear(8, 8), surge.BinaryLinear(8, 8), nn.Linear(8, 2))
+    compensation, x = surge.compensate_(net), torch.randn(1, 8)
+    (found,) = measure_premises(net, compensation, [lambda: net(x).square().mean()]).values()
+    assert found["images"] == 1 and found["paired"] is not None
+    assert found["alignment"] is found["closed_form"] is found["noise_ratio"] is None

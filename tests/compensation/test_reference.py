@@ -209,3 +209,16 @@ def test_measure_needs_an_auxiliary_gradient():
     model, compensation = network(auxiliary="leaky_tail")
     with pytest.raises(ConfigError, match="no auxiliary gradient"):
         measure(model, compensation, lambda: batch_loss(model))
+
+
+def test_measure_refuses_a_layer_that_runs_twice_and_one_without_gradient():
+    shared = surge.BinaryLinear(6, 6)
+    net = nn.Sequential(nn.Linear(6, 6), shared, nn.Tanh(), shared)
+    compensation = surge.compensate_(net)
+    x = torch.randn(4, 6)
+    with pytest.raises(ConfigError, match="ran twice in one forward"):
+        measure(net, compensation, lambda: net(x).square().mean())
+    net = nn.Sequential(surge.BinaryLinear(6, 6), nn.Tanh(), surge.BinaryLinear(6, 6))
+    compensation = surge.compensate_(net, signed=True)
+    with pytest.raises(ConfigError, match="an input that needs no gradient"):
+        calibrate_(net, compensation, lambda: net(x).square().mean())

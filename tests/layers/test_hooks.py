@@ -1,8 +1,11 @@
 """The three calls a training loop owes to the methods inside a model."""
 
+import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from surge.errors import ConfigError
 from surge.layers import BinaryLinear
 from surge.layers.hooks import binary_layers, extra_loss, on_epoch, on_step
 
@@ -37,5 +40,44 @@ def test_extra_loss_is_the_sum_over_methods():
     model = nn.Sequential(BinaryLinear(4, 4), BinaryLinear(4, 4), BinaryLinear(4, 4))
     for layer, value in zip(model, (None, 1.5, 2.0), strict=True):
         term = None if value is None else torch.tensor(value)
-        layer.method.extra_loss = lambda term=term: term
+        layer.method.extra_loss = lambda weight, term=term: term
     assert extra_loss(model) == 3.5
+
+
+@pytest.mark.parametrize("method", ["bonn", "rbonn", "ida"])
+def test_losses_of_the_weight_reach_it_however_the_layer_ran(method):
+    gradients = []
+    for run in (None, False, True, "not at all"):
+        torch.manual_seed(0)
+        layer = BinaryLinear(8, 8, method=method)
+        on_epoch(layer, 0, 4)
+        x = torch.randn(4, 8, requires_grad=True)
+        if run is None:
+            layer(x)
+        elif run != "not at all":
+            checkpoint(layer, x, use_reentrant=run)
+        extra_loss(layer).backward()
+        gradients.append(layer.weight.grad)
+    assert all(gradient.equal(gradients[0]) for gradient in gradients) and gradients[0].any()
+
+
+@pytest.mark.parametrize("method", ["rad", "bonn", "rbonn", "ida"])
+def test_a_layer_that_is_left_out_of_a_step_breaks_nothing(method):
+    net = nn.ModuleList(BinaryLinear(8, 8, method=method) for _ in range(2))
+    on_epoch(net, 0, 4)
+    for both in (True, False):
+        y = net[0](torch.randn(4, 8))
+        y = net[1](y) if both else y
+        (y.square().mean() + extra_loss(net)).backward()
+        on_step(net)
+
+
+def test_a_loss_of_the_inputs_that_reentrant_checkpointing_hides_is_refused():
+    layer = BinaryLinear(8, 8, method="rad")
+    on_epoch(layer, 0, 4)
+    x = torch.randn(4, 8, requires_grad=True)
+    checkpoint(layer, x, use_reentrant=True)
+    with pytest.raises(ConfigError, match="use_reentrant=False"):
+        extra_loss(layer)
+    checkpoint(layer, x, use_reentrant=False)
+    assert extra_loss(layer).requires_grad

@@ -83,7 +83,7 @@ def test_bonn_kernel_loss_equals_numpy(case):
     layer, x = prepared(case, {"strength": 0.5, "variance": 0.3})
     layer.method.on_epoch(0, 10)
     layer(x)
-    loss = layer.method.extra_loss()
+    loss = layer.method.extra_loss(layer.weight)
     loss.backward()
     k, vector = layer.weight.detach().numpy(), layer.method.vector.detach().numpy()
     value, to_k, to_vector = kernel_loss(k, vector, 0.5, 0.3)
@@ -122,7 +122,7 @@ def test_bonn_loss_waits_for_the_first_epoch_and_is_summed_over_layers():
     assert surge.extra_loss(net) == 0
     surge.on_epoch(net, 0, 10)
     net(torch.randn(3, 6))
-    terms = [layer.method.extra_loss() for layer in net]
+    terms = [layer.method.extra_loss(layer.weight) for layer in net]
     torch.testing.assert_close(surge.extra_loss(net), terms[0] + terms[1])
     assert net[0].method.active_strength == pytest.approx(1e-4)
     assert surge.extra_loss(net.eval()) is None
@@ -131,7 +131,8 @@ def test_bonn_loss_waits_for_the_first_epoch_and_is_summed_over_layers():
 def test_bonn_can_be_copied_between_forward_and_backward():
     layer, x = prepared("conv")
     layer(x)
-    assert copy.deepcopy(layer).method.extra_loss() is None
+    twin = copy.deepcopy(layer)
+    close(twin.method.extra_loss(twin.weight), layer.method.extra_loss(layer.weight))
 
 
 def test_bonn_constant_filter_has_a_finite_loss():
@@ -139,7 +140,7 @@ def test_bonn_constant_filter_has_a_finite_loss():
     nn.init.constant_(layer.weight, 0.0)
     surge.on_epoch(layer, 0, 10)
     layer(torch.randn(3, 6))
-    loss = layer.method.extra_loss()
+    loss = layer.method.extra_loss(layer.weight)
     loss.backward()
     assert loss.isfinite() and layer.weight.grad.isfinite().all()
     assert layer.method.width.min().item() == pytest.approx(1e-3)
@@ -198,7 +199,7 @@ def test_bonn_signs_flip_under_the_default_prior_and_freeze_under_a_strong_one(o
     for _ in range(30):
         optimizer.zero_grad()
         task = 0.01 * layer.method.binarize_weight(layer.weight).sum()
-        (task + layer.method.extra_loss()).backward()
+        (task + layer.method.extra_loss(layer.weight)).backward()
         optimizer.step()
     assert bool((layer.weight[positive] < 0).all()) is flips
     assert bool((layer.weight[positive] > 0).all()) is not flips

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from surge import functional
 from surge.errors import ConfigError
@@ -200,3 +201,10 @@ def test_dorefa_keeps_the_size_of_weights_if_asked(case):
     torch.testing.assert_close(scale, (largest / 15).expand_as(scale))
     plain = BinaryLinear(4, 2, method="dorefa", method_options={"keeps_size": True})
     assert not plain.method.keeps_size  # one bit has a scale of its own
+
+
+def test_dorefa_few_bits_of_a_layer_of_zeros_have_finite_gradients():
+    layer = BinaryLinear(6, 5, method="dorefa", method_options={"weight_bits": 4, "input_bits": 4})
+    nn.init.zeros_(layer.weight)
+    layer(torch.rand(3, 6, requires_grad=True)).sum().backward()
+    assert layer.weight.grad.abs().max() < 100

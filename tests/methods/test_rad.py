@@ -50,7 +50,7 @@ def test_rad_loss_equals_numpy(case, spread, shift):
     layer.method.on_epoch(0, 65)
     x = (spread * x + shift).requires_grad_()
     layer(x)
-    loss = layer.method.extra_loss()
+    loss = layer.method.extra_loss(layer.weight)
     loss.backward()
     value, gradient = penalty(x.detach().numpy())
     assert value > 0
@@ -63,7 +63,7 @@ def test_rad_loss_of_a_sequence_is_per_feature():
     layer.method.on_epoch(0, 65)
     x = torch.randn(2, 3, 6, dtype=torch.double)
     layer(x)
-    close(layer.method.extra_loss(), 2 * penalty(x.reshape(6, 6).numpy())[0])
+    close(layer.method.extra_loss(layer.weight), 2 * penalty(x.reshape(6, 6).numpy())[0])
 
 
 def test_rad_loss_of_a_batch_in_parts_judges_each_by_itself():
@@ -72,7 +72,7 @@ def test_rad_loss_of_a_batch_in_parts_judges_each_by_itself():
     x = torch.randn(8, 6, dtype=torch.double, requires_grad=True)
     for part in x.chunk(parts):
         layer(part)
-        (layer.method.extra_loss() / parts).backward()
+        (layer.method.extra_loss(layer.weight) / parts).backward()
     pieces = np.split(x.detach().numpy(), parts)
     expected = np.concatenate([2 / parts * penalty(piece)[1] for piece in pieces])
     close(x.grad, expected)
@@ -110,7 +110,7 @@ def network():
 def test_rad_losses_are_averaged_over_layers():
     net, x = network(), torch.randn(4, 6)
     net(x)
-    terms = torch.stack([layer.method.extra_loss() for layer in net])
+    terms = torch.stack([layer.method.extra_loss(layer.weight) for layer in net])
     torch.testing.assert_close(surge.extra_loss(net), terms.mean())
 
 
@@ -126,11 +126,11 @@ def test_rad_loss_ends_without_recompiling():
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     layer.method.on_epoch(0, 10)
     compiled(x)
-    assert layer.method.extra_loss() > 0
+    assert layer.method.extra_loss(layer.weight) > 0
     layer.method.on_epoch(19, 20)
     with torch.compiler.set_stance("fail_on_recompile"):
         compiled(x)
-    assert layer.method.extra_loss() == 0
+    assert layer.method.extra_loss(layer.weight) == 0
 
 
 def test_rad_loss_of_half_precision_is_computed_in_float32():
@@ -145,8 +145,8 @@ def test_rad_loss_of_half_precision_is_computed_in_float32():
 def test_rad_can_be_copied_between_forward_and_backward():
     net = network()
     net(torch.randn(4, 6, requires_grad=True))
-    assert copy.deepcopy(net)[0].method.extra_loss() is None
-    assert net[0].method.extra_loss() is not None
+    assert surge.extra_loss(copy.deepcopy(net)) is None
+    assert surge.extra_loss(net) is not None
 
 
 def test_rad_loss_is_no_part_of_the_main_gradient_that_surge_measures():

@@ -77,14 +77,14 @@ def add(folder, writer):
 
 def test_many_writers_lose_nothing_and_write_nothing_twice(tmp_path, monkeypatch):
     context = multiprocessing.get_context("fork")
-    real = Path.read_text
+    real = Path.read_bytes
 
     def slow(self):
-        text = real(self)
+        content = real(self)
         time.sleep(0.005)  # the others come in between, unless they must wait
-        return text
+        return content
 
-    monkeypatch.setattr(Path, "read_text", slow)
+    monkeypatch.setattr(Path, "read_bytes", slow)
     writers = [context.Process(target=add, args=(tmp_path, number)) for number in range(8)]
     for writer in writers:
         writer.start()
@@ -93,6 +93,24 @@ def test_many_writers_lose_nothing_and_write_nothing_twice(tmp_path, monkeypatch
         assert writer.exitcode == 0
     found = [(r.row, r.seed) for r in read(tmp_path, "cifar10")]
     assert len(found) == len(set(found)) == 8 * 5 + 5
+
+
+def test_append_begins_a_new_line_behind_a_torn_one(tmp_path):
+    path = append(tmp_path, result(seed=0))
+    path.write_bytes(path.read_bytes().rstrip())
+    append(tmp_path, result(seed=1))
+    assert [r.seed for r in read(tmp_path, "cifar10")] == [0, 1]
+
+
+@pytest.mark.parametrize("number", [True, False])
+def test_a_line_that_is_no_result_is_named_and_does_not_keep_others_out(tmp_path, number):
+    path = append(tmp_path, result(seed=0))
+    content = path.read_bytes()
+    path.write_bytes(content + (content.replace(b"87.0", b'"a"') if number else b"\xff\xfe\n"))
+    with pytest.raises(ConfigError, match="line 2 is not a result"):
+        read(tmp_path, "cifar10")
+    append(tmp_path, result(seed=1))
+    assert len(path.read_bytes().splitlines()) == 3
 
 
 def test_lines_without_the_newer_field_are_of_runs_alone(tmp_path):

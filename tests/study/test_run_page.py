@@ -196,6 +196,16 @@ def test_report_command_writes_page_and_figures(tmp_path, capsys):
     assert (figures / "flip-rate.png").exists()
 
 
+def test_report_keeps_no_run_over_another(tmp_path, capsys):
+    first, second = write_run(tmp_path / "a"), write_run(tmp_path / "b")
+    words = ["--keep", str(tmp_path / "kept"), "--out", str(tmp_path / "page.html")]
+    assert main(["report", str(first), str(second), *words]) == 2
+    assert "Two runs would be kept as" in capsys.readouterr().err
+    assert main(["report", str(first), "--keep", str(first.parent), *words[2:]]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists() and not (tmp_path / "page.html").exists()
+
+
 def test_report_command_refuses_what_is_no_run(tmp_path, capsys):
     bench = tmp_path / "bench"
     bench.mkdir()

@@ -13,7 +13,7 @@ from torch import nn
 from surge import files
 from surge.errors import CheckpointMismatchError
 from surge.files import atomic
-from surge.train.checkpoint import found, load_newest, save
+from surge.train.checkpoint import found, load_newest, load_one, save
 from surge.train.keeping import _load_optimizer
 from tests.train.small import CPU, make_trainer, small_recipe, weights
 
@@ -144,6 +144,14 @@ def test_foreign_file_is_an_error(tmp_path, content):
     torch.save(content, tmp_path / "epoch-00001.pt")
     with pytest.raises(CheckpointMismatchError, match="is not a checkpoint of this package"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["name: x\nseed: 3\n", "", "table: digits"])
+def test_text_is_no_checkpoint(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(CheckpointMismatchError, match="cannot be read as a checkpoint"):
+        load_one(path, None, torch.device("cpu"))
 
 
 def test_other_recipe_is_an_error_that_names_both(tmp_path):

@@ -113,6 +113,15 @@ def test_metrics_leave_out_a_torn_line(tmp_path):
     assert folder.metrics() == [{"epoch": 0, "loss": 1.5}]
 
 
+@pytest.mark.parametrize("line", [b"\xff\xff", b'{"a": 1}', b"[1]", b'{"epoch": "x"}'])
+def test_metrics_leave_out_what_is_no_epoch(tmp_path, line):
+    folder = created(tmp_path)
+    folder.append_metrics({"epoch": 0})
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(line + b"\n")
+    assert folder.metrics() == [{"epoch": 0}]
+
+
 def test_keep_metrics_forgets_later_epochs_and_mends_the_file(tmp_path):
     folder = created(tmp_path)
     for epoch in range(4):

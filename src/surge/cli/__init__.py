@@ -42,7 +42,7 @@ __all__ = ["Command", "discover", "main"]
 
 _USER_MISTAKE = 2
 _INTERRUPTED = 130
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
 _PATH_ERRORS = (
     FileExistsError,
     FileNotFoundError,
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SurgeError as error:
         return _fail(str(error) or type(error).__name__, _USER_MISTAKE, debug=debug)
     except OSError as error:
-        if error.errno not in _DISK_FULL and not isinstance(error, _PATH_ERRORS):
+        if error.errno not in _DISK_ERRORS and not isinstance(error, _PATH_ERRORS):
             raise
         where = f": {error.filename}" if error.filename else ""
         return _fail(f"{error.strerror or error}{where}", _USER_MISTAKE, debug=debug)

@@ -95,10 +95,12 @@ def read_picture(path: Path, channels: int, size: tuple[int, int], maximum: floa
         from PIL import Image, ImageOps
     except ImportError as error:
         raise MissingDependencyError("surge classify needs Pillow: pip install pillow") from error
+    from surge.pixels import eight_bits
+
     try:
         with Image.open(path) as file:
             upright = ImageOps.exif_transpose(file)
-            image = upright.convert("L" if channels == 1 else "RGB")
+            image = eight_bits(upright).convert("L" if channels == 1 else "RGB")
     except FileNotFoundError as error:
         raise ConfigError(f"{path} is not there.") from error
     # Pillow's decoders raise all of these on damaged files.

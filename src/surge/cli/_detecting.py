@@ -16,6 +16,7 @@ from surge.cli.console import print_error, print_table
 from surge.data.pictures import CORRUPT, as_tensor
 from surge.data.voc import CLASSES
 from surge.errors import ConfigError
+from surge.pixels import eight_bits
 from surge.train.detect_run import Found, load_detector, look
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ def detect(command: DetectCommand, console: Console) -> int:
         raise ConfigError("no image was given: surge detect IMAGE... --model RUN")
     if not 0 <= command.score <= 1:
         raise ConfigError(f"--score {command.score} is no score: need 0 to 1.")
+    if command.size is not None and command.size < 1:
+        raise ConfigError(f"--size {command.size} must be at least 1.")
     targets = _targets(command.images, command.out)
     recipe, model = load_detector(command.model, choose_device(command.device))
     size = command.size or recipe.data.size
@@ -81,7 +84,7 @@ def read_upright(path: Path) -> Image.Image:
     """
     try:
         with Image.open(path) as file:
-            return ImageOps.exif_transpose(file).convert("RGB")
+            return eight_bits(ImageOps.exif_transpose(file)).convert("RGB")
     except FileNotFoundError as error:
         raise ConfigError(f"{path} is not there.") from error
     except CORRUPT as error:

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
     from surge.cli.report import ReportCommand
 
 
+def _keep(paths: list[Path], where: Path, console: Console) -> None:
+    """Copy runs, each to a folder of its name; none where two would meet."""
+    for path in paths:
+        if sum(path.name == other.name for other in paths) > 1:
+            raise ConfigError(f"Two runs would be kept as {where / path.name}; rename one.")
+        if (where / path.name).resolve() == path.resolve():
+            raise ConfigError(f"--keep {where}: {path} is there already.")
+    for path in paths:
+        console.print(f"kept {store(path, where)}", markup=False, soft_wrap=True)
+
+
 def report(command: ReportCommand, console: Console) -> Path:
     """Write the page, and the figures where they are wanted; return the page's path."""
     with figures.look():
@@ -28,8 +39,8 @@ def report(command: ReportCommand, console: Console) -> Path:
         )
     # All folders first: a wrong one is said before anything is written.
     runs = [open_run(path) for path in _folders(command.runs, console)]
-    for run in runs if command.keep is not None else ():
-        console.print(f"kept {store(run.path, command.keep)}", markup=False, soft_wrap=True)  # type: ignore[arg-type]
+    if command.keep is not None:
+        _keep([run.path for run in runs], command.keep, console)
     command.out.parent.mkdir(parents=True, exist_ok=True)
     page = write_report(
         command.out,

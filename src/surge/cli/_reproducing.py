@@ -23,6 +23,7 @@ from surge.cli._voc_remarks import voc_remarks
 from surge.data import resolve_root
 from surge.data.glue import find_file, get_task
 from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
+from surge.files import check_folder
 from surge.recipes import get_recipe, list_recipes, overridden
 from surge.recipes.glue import with_model
 from surge.recipes.placing import start_of, teacher_of
@@ -95,6 +96,7 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
     if command.table_only and command.table == "glue" and command.model is None:
         return _print_stored(command, console)
     recipes = chosen_recipes(command)
+    check_folder(command.results, "--results")
     failed = 0 if command.table_only else _work(command, recipes, console)
     stored = results.read(command.results, command.table)
     speeds = row_speed.columns(row_speed.read(command.results, command.table))
@@ -107,7 +109,10 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
 def _print_stored(command: ReproduceCommand, console: Console) -> int:
     """Print the rows of every network that is stored, each by the metric that decides."""
     wanted = {name: get_recipe(name).metric for name in list_recipes(command.table)}
+    for row in command.rows:
+        get_recipe(f"{command.table}-{row}")  # a mistyped one is said
     stored = results.read(command.results, command.table)
+    stored = [r for r in stored if not command.rows or r.row in command.rows]
     kept = [r for r in stored if wanted.get(r.recipe, r.metric) == r.metric]
     console.print(markdown(stored_rows(kept)), soft_wrap=True, markup=False)
     return 0

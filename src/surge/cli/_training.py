@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from surge.cli._progress import conclude, epoch_lines, step_lines, tensorboard_s
 from surge.cli.console import print_table
 from surge.data import resolve_root
 from surge.errors import ConfigError
+from surge.files import check_folder
 from surge.recipes import get_recipe, overridden
 from surge.recipes import list_recipes as recipe_names
 from surge.recipes.placing import placed
@@ -42,6 +43,8 @@ OVERRIDES = (
 )
 PLACES = ("out", "model", "teacher", "start", "backbone", "short")
 """Options that a run keeps, beside those."""
+HABITS = ("results", "record", "record_every", "record_theorem", "tensorboard")
+"""Options that a resumed run has again, unless it is given others."""
 
 
 def list_recipes(console: Console) -> None:
@@ -105,6 +108,8 @@ def environment_of(
 
 def train_one(command: TrainCommand, console: Console) -> None:
     """Run or continue one recipe and store its result."""
+    command = command if command.resume is None else _with_habits(command, command.resume)
+    check_folder(command.results, "--results")  # not after hours of training
     device = choose_device(command.device)
     options = LoopOptions(
         compiled=command.compiled,
@@ -143,13 +148,13 @@ def train_one(command: TrainCommand, console: Console) -> None:
         parts = (folder, recipe, sets, environment, device, options, console)
         try:
             outcome = run_in(*parts, world=world, sink=sink, make=make)
-        except KeyboardInterrupt:
+            if world.leads:
+                conclude(folder, recipe, outcome, environment, command.results, console)
+        except (KeyboardInterrupt, OSError):
             if folder.there:
                 line = f"Continue with: surge train --resume {folder.path}"
                 console.print(line, markup=False, soft_wrap=True)
             raise
-        if world.leads:
-            conclude(folder, recipe, outcome, environment, command.results, console)
 
 
 def _record_every(command: TrainCommand) -> int | None:
@@ -190,7 +195,27 @@ def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[s
         start=command.start,
         backbone=command.backbone,
     )
-    return recipe, environment_of(device, command.seed or 0, command.commit, changes)
+    seed = command.seed or 0
+    if not -(2**63) <= seed < 2**63:
+        raise ConfigError(f"--seed {seed} does not fit in 64 bits.")
+    environment = environment_of(device, seed, command.commit, changes)
+    return recipe, {**environment, "habits": _habits(command)}
+
+
+def _habits(command: TrainCommand) -> dict[str, Any]:
+    """Return the options that resumed runs keep, as far as they are not the usual ones."""
+    usual = {f.name: f.default for f in fields(command)}
+    given = {name: getattr(command, name) for name in HABITS}
+    return {n: str(v) if n == "results" else v for n, v in given.items() if v != usual[n]}
+
+
+def _with_habits(command: TrainCommand, path: Path) -> TrainCommand:
+    """Return a command that continues a run the way it was begun."""
+    held = RunFolder.open(path)[2].get("habits", {})
+    again = {n: v for n, v in held.items() if n in HABITS and n not in _habits(command)}
+    if "results" in again:
+        again["results"] = Path(again["results"])
+    return replace(command, **again)
 
 
 def _taken_up(folder: RunFolder, recipe: Recipe, environment: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,8 @@ class ExportCommand:
                     f"{recipe.name} is a float BERT, for which the engine has no attention; binary "
                     "ones pack, such as a student that learnt from it."
                 )
+            if self.measure:
+                raise ConfigError(f"--measure is for images; {recipe.name} reads sentences.")
             probe = example
         beside = self.run_folder if self.run_folder.is_dir() else self.run_folder.parent
         target = self.out or beside / f"model{SUFFIXES[self.to]}"

@@ -58,7 +58,8 @@ def compensate_(
     options = _options(eta=eta, auxiliary=auxiliary, scope=scope, **more)
     _refuse_wrappers(model)
     patterns = as_patterns(only, "only"), as_patterns(skip, "skip")
-    chosen, skipped = _choose(model, *patterns, clipped=options.scope == "clipped")
+    needs_clipped = options.scope == "clipped" or options.dose == "clipped_share"
+    chosen, skipped = _choose(model, *patterns, clipped=needs_clipped)
     seen: dict[str, Seen] = {}
     if example_input is None and options.share < 1 and options.chosen == "saliency":
         raise ConfigError('chosen="saliency" needs example_input, to see what is clipped.')
@@ -156,7 +157,7 @@ def _choose(
         elif layer.method.not_compensable:
             skipped[name] = layer.method.not_compensable
         elif clipped and not _clips(layer):
-            skipped[name] = f'{layer.method.name} clips nothing, so that scope="clipped" is empty'
+            skipped[name] = f"{layer.method.name} clips nothing, so that nothing would be injected"
     chosen = {name: layer for name, layer in layers.items() if name not in skipped}
     if not chosen:
         reasons = "; ".join(sorted(set(skipped.values())))

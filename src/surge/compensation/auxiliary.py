@@ -1,5 +1,6 @@
 """Which auxiliary path a layer gets: its weight, its scale, and what it does in a forward."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -12,7 +13,7 @@ from surge.compensation.noise import Source
 from surge.compensation.options import Kind, PathOptions
 from surge.compensation.path import Path, Watch
 from surge.compensation.scaler import initial_scale
-from surge.errors import ConfigError, UnsupportedLayerError
+from surge.errors import ConfigError, SurgeWarning, UnsupportedLayerError
 from surge.kernels import branch, fused
 from surge.layers.base import BinaryLayer
 from surge.layers.conv import BinaryConv2d
@@ -165,9 +166,24 @@ class AuxiliaryPath(Path):
 
     def extra_loss(self) -> Tensor | None:
         """Return the alignment loss of the last forward, which only W_a can lower."""
-        if self.alignment is None or not self.training:
+        if not (self.options.align and self.training):
+            return None
+        if self.alignment is None:
+            if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                warnings.warn(
+                    "A layer has no alignment loss: it did not run, or ran without gradients, as "
+                    "reentrant checkpointing runs it (use_reentrant=False helps).",
+                    SurgeWarning,
+                    stacklevel=2,
+                )
             return None
         return self.options.align * self.alignment
+
+    def keep_settings(self) -> None:
+        """Keep a scale that was given as a number."""
+        super().keep_settings()
+        if isinstance(self.options.fixed_scale, int | float):
+            self.scale.fill_(self.options.fixed_scale)
 
     def forget(self) -> None:
         """Let go of the last forward's tensors.

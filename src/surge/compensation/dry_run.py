@@ -40,6 +40,18 @@ class Seen:
     clipped: float = 0.0
     """Share of the values for which the surrogate is zero."""
 
+    def and_then(self, other: "Seen") -> "Seen":
+        """Return what is true of two calls of a layer together."""
+        return Seen(
+            self.needs_gradient or other.needs_gradient,
+            self.clamp if self.clamp is other.clamp else None,
+            max(self.clipped, other.clipped),
+        )
+
+
+UNSEEN = Seen(needs_gradient=False)
+"""What is known of a layer that did not run."""
+
 
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
@@ -88,7 +100,7 @@ def dry_run(
     """
     produced: dict[int, tuple[nn.Hardtanh, Tensor]] = {}
     newest: dict[nn.Module, int] = {}
-    seen = {name: Seen(needs_gradient=False) for name in layers}
+    seen = dict.fromkeys(layers, UNSEEN)
     handles = []
 
     def note_clamp(module: nn.Module, _args: Any, output: Tensor) -> None:
@@ -104,7 +116,8 @@ def dry_run(
             if clamp is not None and newest[clamp] != id(x):
                 clamp = None  # it ran again since, and keeps another input now
             clipped = clipped_share(layers[name], x) if measured else 0.0
-            seen[name] = Seen(x.requires_grad, clamp, clipped)
+            now, before = Seen(x.requires_grad, clamp, clipped), seen[name]
+            seen[name] = now if before is UNSEEN else before.and_then(now)
 
         handles.append(layer.register_forward_pre_hook(note_layer, with_kwargs=True))
     for module in model.modules():

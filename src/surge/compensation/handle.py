@@ -105,6 +105,8 @@ class Compensation:
     @torch.no_grad()
     def step(self) -> None:
         """Renew all scales from the collected norms; once per optimizer step, on every rank."""
+        probes = (probe for path in self._adaptive.values() for probe in path.probes.values())
+        heard = not self._adaptive or any(probe.grad is not None for probe in probes)
         self.at_step(self.steps + 1)
         self._renew_scales()
         self._renew_weight_scales()
@@ -112,7 +114,7 @@ class Compensation:
         for path in self._dual:
             path.forget()
             if path.watch is not None:
-                path.watch.renewed = True
+                path.watch.renewed |= heard
 
     def _renew_scales(self) -> None:
         held = list(self._adaptive.values())

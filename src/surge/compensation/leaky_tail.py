@@ -24,6 +24,12 @@ class LeakyTail(Path):
         super().on_epoch(epoch, epochs)
         self.scale.copy_(self.eta)
 
+    def keep_settings(self) -> None:
+        """Keep rho, unless it decays."""
+        super().keep_settings()
+        if self.options.decay == "none":
+            self.scale.copy_(self.eta)
+
     def forward(self, layer: BinaryLayer, x: Tensor) -> Tensor:
         """Run the main path with a leaking sign."""
         z = layer.method.prepare_input(x)

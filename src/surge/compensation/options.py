@@ -131,6 +131,8 @@ def _check_together(options: PathOptions) -> None:
             "fixed_scale= never changes, so decay=, reading= and signed= do not apply to it."
         )
     others = _changed(options, "aux_input", "noise")
+    if options.signed and options.reading != "unscaled":
+        raise ConfigError("signed= takes a share of the unscaled ratio: reading= does not apply.")
     if options.signed and others:
         raise ConfigError(
             "signed= compares g_a with a smooth network at the tensor that enters sign; it does "

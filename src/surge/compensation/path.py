@@ -30,7 +30,7 @@ class Watch:
             warnings.warn(
                 f"{self.forwards} training forwards went by and SURGE's scale was never updated: "
                 "call compensation.follow(optimizer) once, or compensation.step() after each "
-                "optimizer step.",
+                "optimizer step, and backward() without inputs=, which leaves its norms out.",
                 SurgeWarning,
                 stacklevel=2,
             )
@@ -70,6 +70,15 @@ class Path(Auxiliary):
         """Let the dose decay, if it does."""
         if self.options.decay == "cosine":
             self.eta.fill_(self.options.eta * cosine_decay(epoch, epochs))
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self.keep_settings()
+
+    def keep_settings(self) -> None:
+        """After a state was loaded: its scale is taken over, its settings are not."""
+        if self.options.decay == "none":
+            self.eta.fill_(float(self.options.eta))
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Path":
         # The scale stays float32 under .half(), and probes are plain tensors that must move along.

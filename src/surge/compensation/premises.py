@@ -81,7 +81,9 @@ class _Sums:
         return self.products[pair] / self.images
 
     def means(self, pair: str) -> float:
-        """<E u, E v>, without bias."""
+        """<E u, E v>, without bias; no number where there is only one image."""
+        if self.images < 2:
+            return math.nan
         whole = float(self.vectors[pair[0]] @ self.vectors[pair[1]])
         return (whole - self.products[pair]) / (self.images * (self.images - 1))
 

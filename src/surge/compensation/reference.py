@@ -78,6 +78,11 @@ def _recording(
         z = z if z is not x else x.view_as(x)
         binary = _signs(layer, z) if sharpness is None else torch.tanh(sharpness * z)
         y = layer.operate(binary, z)
+        if layer in notes:
+            raise ConfigError(
+                "A layer ran twice in one forward: what its gradients are to be compared with is "
+                "defined for one call."
+            )
         notes[layer] = (z, y)
         return y if layer.bias is None else y + layer.geometry.along_output(layer.bias)
 
@@ -99,6 +104,11 @@ def _gradients(
     with restored(model):
         with torch.enable_grad(), _recording(layers, sharpness) as held:
             value = loss()
+        if not all(z.requires_grad for z, _ in held):
+            raise ConfigError(
+                "A compensated layer sees an input that needs no gradient, so that none can be "
+                "compared there; give compensate_ an example_input, and it leaves the layer out."
+            )
         found = torch.autograd.grad(value, [tensor for pair in held for tensor in pair])
     values = [z.detach() for z, _ in held]
     return list(zip(values, found[0::2], found[1::2], strict=True))

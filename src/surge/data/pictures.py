@@ -20,6 +20,7 @@ from surge.data.folders import FileSet
 from surge.data.imageset import ImageSet
 from surge.data.integrity import DamagedDataError
 from surge.errors import SurgeWarning
+from surge.pixels import eight_bits
 
 CACHE = ".surge-cache"
 """Folder beside ``train`` and ``val`` where decoded images are kept."""
@@ -39,7 +40,7 @@ class WrongSizeError(DamagedDataError):
 def read_picture(path: Path) -> Image.Image:
     """Return a file as an RGB image; raises one of ``CORRUPT``."""
     with Image.open(path) as image:
-        converted: Image.Image = image.convert("RGB")
+        converted: Image.Image = eight_bits(image).convert("RGB")
     return converted
 
 

@@ -36,7 +36,7 @@ def extra_loss(model: nn.Module) -> Tensor | None:
     averaged: list[Tensor] = []
     aligned: list[Tensor] = []
     for _, layer in binary_layers(model):
-        term = layer.method.extra_loss()
+        term = layer.method.extra_loss(layer.weight)
         if term is not None:
             (averaged if layer.method.averages_extra_loss else summed).append(term)
         extra = None if layer.auxiliary is None else layer.auxiliary.extra_loss()

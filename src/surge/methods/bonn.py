@@ -49,7 +49,6 @@ class BONN(Method):
     mode: Tensor
     width: Tensor
     active_strength: Tensor
-    kernel_loss: Tensor | None = None
 
     def __init__(
         self,
@@ -82,10 +81,7 @@ class BONN(Method):
 
     def binarize_weight(self, weight: Tensor) -> Tensor:
         """Sign times the mean of the reconstruction vector."""
-        binary = reconstructed_weight(weight, self.vector)
-        if self.training:
-            self.kernel_loss = self.active_strength / 2 * self._loss(weight, binary.detach())
-        return binary
+        return reconstructed_weight(weight, self.vector)
 
     def _loss(self, weight: Tensor, binary: Tensor) -> Tensor:
         missing = widened(binary - self.vector * weight).square().sum()
@@ -94,9 +90,12 @@ class BONN(Method):
         spread = weight[0].numel() * 2 * widened(self.width).log().sum()
         return missing + self.variance * (away + spread)
 
-    def extra_loss(self) -> Tensor | None:
-        """Return the Bayesian kernel loss of the last forward."""
-        return self.kernel_loss if self.training else None
+    def extra_loss(self, weight: Tensor) -> Tensor | None:
+        """Return the Bayesian kernel loss."""
+        if not self.training:
+            return None
+        binary = reconstructed_weight(weight, self.vector).detach()
+        return self.active_strength / 2 * self._loss(weight, binary)
 
     def feature_loss(self, classes: int, features: int) -> nn.Module | None:
         """Return the loss that draws the features of a class together."""
@@ -128,10 +127,6 @@ class BONN(Method):
         """Return the signs and the mean of the vector, which may be negative."""
         scale = self.vector.detach().mean()
         return sign(weight), scale.expand(self.geometry.out_features)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the loss out of copies: it belongs to one forward's graph."""
-        return {**self.__dict__, "kernel_loss": None}
 
 
 class FeatureLoss(nn.Module):

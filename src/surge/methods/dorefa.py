@@ -87,7 +87,8 @@ class DoReFa(Method):
     def _squashed(weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return tanh(w) and its largest magnitude; a layer of zeros has none to divide by."""
         squashed = torch.tanh(weight)
-        return squashed, squashed.abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
+        largest = squashed.abs().max()
+        return squashed, torch.where(largest > 0, largest, 1.0)
 
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return +-1, or odd numbers up to 2^k - 1 over that; 32 bits stay as they are."""

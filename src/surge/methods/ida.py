@@ -43,7 +43,3 @@ class IDa(Bilinear):
         magnitude = self.scale.abs()
         # s + (|s| - s) is |s| exactly, and its gradient is 1.
         return self.scale + (magnitude - self.scale).detach() if self.forgets_sign else magnitude
-
-    def binarize_weight(self, weight: Tensor) -> Tensor:
-        """Sign times scale."""
-        return self.bilinear(weight, self.magnitude())

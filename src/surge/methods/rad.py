@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from surge.errors import ConfigError
 from surge.functional import widened
@@ -39,6 +39,7 @@ class RAD(BNN):
     with activation="none" (the estimator clips by itself), else clamped values are judged. As in a
     BatchNorm they are those of one forward: processes and micro-batches each judge their own part,
     and the loss is the mean over parts.
+    A layer that runs more than once in a forward is judged by its last input.
     SURGE: the loss enters below x and, but for aux_input="layer_input", is no part of its main
     gradient.
     """
@@ -48,6 +49,8 @@ class RAD(BNN):
 
     active_strength: Tensor
     penalty: Tensor | None = None
+    without_gradient = False
+    """Whether the penalty was made where no gradient could reach it."""
 
     def __init__(
         self,
@@ -71,15 +74,27 @@ class RAD(BNN):
         if self.training:
             penalty = distribution_penalty(x, self.geometry.feature_dim(x))
             self.penalty = self.active_strength * penalty
+            self.without_gradient = not torch.is_grad_enabled()
         return x
 
-    def extra_loss(self) -> Tensor | None:
+    def extra_loss(self, weight: Tensor) -> Tensor | None:
         """Return c (D1 + D2) of the last forward."""
-        return self.penalty if self.training else None
+        penalty = self.penalty if self.training else None
+        if penalty is not None and torch.is_grad_enabled() and self.without_gradient:
+            raise ConfigError(
+                "The loss of rad belongs to a forward that ran without gradients, as reentrant "
+                "checkpointing runs them; use checkpoint(..., use_reentrant=False)."
+            )
+        return penalty
 
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """Switch the loss on, and off near the end."""
         self.active_strength.fill_(self.strength if epoch / epochs < self.until else 0.0)
+
+    def on_step(self, weight: nn.Parameter) -> None:
+        """Forget the loss too: a layer that does not run in the next step has none there."""
+        super().on_step(weight)
+        self.penalty = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the loss out of copies: it belongs to one forward's graph."""

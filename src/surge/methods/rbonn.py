@@ -42,7 +42,6 @@ class Bilinear(ReActNet):
     """What RBONN and IDa-Det share: ``0.02 a sign(w)`` and the loss that pulls w towards it."""
 
     active_penalty: Tensor
-    bilinear_loss: Tensor | None = None
 
     def __init__(self, geometry: Geometry, weight: Tensor, *, penalty: float) -> None:
         """Draw the scales."""
@@ -53,17 +52,28 @@ class Bilinear(ReActNet):
         self.scale = nn.Parameter(torch.randn(geometry.out_features))
         self.register_buffer("active_penalty", torch.zeros(()))
 
-    def bilinear(self, weight: Tensor, magnitude: Tensor) -> Tensor:
-        """Return the binary weight; while training its distance to ``weight`` is noted."""
-        scale = self.geometry.along_weight(magnitude).to(weight.dtype)
-        if self.training:
-            missing = weight - UNIT * scale * sign(weight)
-            self.bilinear_loss = self.active_penalty / 2 * widened(missing).square().sum()
-        return bilinear_weight(weight, scale)
+    def magnitude(self) -> Tensor:
+        """Return a, one number per filter."""
+        return self.scale.abs()
 
-    def extra_loss(self) -> Tensor | None:
-        """Return the bilinear loss of the last forward."""
-        return self.bilinear_loss if self.training else None
+    def used(self, weight: Tensor) -> Tensor:
+        """Return the real weight whose signs are taken."""
+        return weight
+
+    def binarize_weight(self, weight: Tensor) -> Tensor:
+        """Sign times scale."""
+        return bilinear_weight(self.used(weight), self._scale(weight))
+
+    def _scale(self, weight: Tensor) -> Tensor:
+        return self.geometry.along_weight(self.magnitude()).to(weight.dtype)
+
+    def extra_loss(self, weight: Tensor) -> Tensor | None:
+        """Return the bilinear loss, of the distance between the real weight and the binary one."""
+        if not self.training:
+            return None
+        used = self.used(weight)
+        missing = used - UNIT * self._scale(weight) * sign(used)
+        return self.active_penalty / 2 * widened(missing).square().sum()
 
     def on_epoch(self, epoch: int, epochs: int) -> None:
         """Switch the loss on."""
@@ -72,10 +82,6 @@ class Bilinear(ReActNet):
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the signs of the latent weight itself, in training too, and the scales."""
         return sign(weight), UNIT * self.scale.detach().abs()
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the loss out of copies: it belongs to one forward's graph."""
-        return {**self.__dict__, "bilinear_loss": None}
 
 
 @register_method("rbonn", bits=(1, 1), reference="Xu et al., ECCV 2022, arXiv:2209.01542")
@@ -129,13 +135,12 @@ class RBONN(Bilinear):
             )
         return (places < self.backtracked).to(magnitude.dtype)
 
-    def binarize_weight(self, weight: Tensor) -> Tensor:
-        """Take sparse filters back a step while training, then sign times scale."""
-        magnitude = self.scale.abs()
-        if self.training:
-            step = self.geometry.along_weight(self.recurrence * self.chosen(magnitude))
-            weight = weight - step.to(weight.dtype) * self.last_gradient
-        return self.bilinear(weight, magnitude)
+    def used(self, weight: Tensor) -> Tensor:
+        """Take sparse filters back a step while training."""
+        if not self.training:
+            return weight
+        step = self.geometry.along_weight(self.recurrence * self.chosen(self.magnitude()))
+        return weight - step.to(weight.dtype) * self.last_gradient
 
     @torch.no_grad()
     def on_step(self, weight: nn.Parameter) -> None:

@@ -1,7 +1,8 @@
 """GLUE: a float teacher for every task, and binary students that are distilled from it.
 
 Schedules are those of BiT's public code; BiBERT's rows have its learning rates, batch and losses.
-The network is whatever BERT ``--model`` names: the papers use BERT-base, so that nothing here stands beside a printed figure.
+The network is whatever BERT ``--model`` names: the papers use BERT-base, so that nothing here
+stands beside a printed figure.
 """
 
 from dataclasses import dataclass, replace

@@ -1,5 +1,6 @@
 """A recipe: one frozen object that says everything about a run."""
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -164,7 +165,7 @@ class TrainSpec:
                 raise ConfigError(f"{name}={getattr(self, name)} must be at least 1 (--{name}).")
         if self.test_epochs < 1:
             raise ConfigError(f"test_epochs={self.test_epochs} must be at least 1.")
-        if self.warmup < 0 or self.lr <= 0 or self.weight_decay < 0:
+        if self.warmup < 0 or not 0 < self.lr < math.inf or self.weight_decay < 0:
             raise ConfigError(
                 f"lr={self.lr} must be positive, weight_decay={self.weight_decay} and "
                 f"warmup={self.warmup} not negative."

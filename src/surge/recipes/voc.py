@@ -2,8 +2,8 @@
 
 ``backbone-<row>`` makes the backbone binary and begins with the float detector; ``<row>`` makes the
 pyramid and the proposal head binary too, and begins with its first stage. The schedule is that of
-IDa-Det's code: 12 epochs of three passes, images within 1000x600 pixels, batches of 4 (float: 8). The teacher
-is our float detector on a ResNet-18; IDa-Det's own stands on a ResNet-101.
+IDa-Det's code: 12 epochs of three passes, images within 1000x600 pixels, batches of 4 (float: 8).
+The teacher is our float detector on a ResNet-18; IDa-Det's own stands on a ResNet-101.
 
 ``--short`` is the form for the 3,467 images of 300 pixels of our split: see :func:`shortened`.
 """

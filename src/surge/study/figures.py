@@ -259,9 +259,9 @@ def frame(figure: Figure, panels: Sequence[Axes], *, x: str, y: str) -> None:
 
 def share_legend(figure: Figure, panels: Sequence[Axes]) -> None:
     """Put one legend below all panels where each would have the same over its data."""
-    held = [axes.get_legend() for axes in panels]
-    names = {tuple(t.get_text() for t in legend.get_texts()) if legend else () for legend in held}
-    if len(held) < 2 or len(names) > 1 or () in names:
+    held = [legend for axes in panels if (legend := axes.get_legend())]
+    names = {tuple(text.get_text() for text in legend.get_texts()) for legend in held}
+    if len(panels) < 2 or len(held) < len(panels) or len(names) > 1:
         return
     for legend in held:
         legend.remove()

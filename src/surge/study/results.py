@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -85,9 +84,9 @@ def make_result(
         last=round(outcome.last, 4),
         best=round(outcome.best, 4),
         seconds=round(outcome.seconds, 1),
-        hardware=_over_time(environment, itemgetter("hardware")),
-        torch=_over_time(environment, itemgetter("torch")),
-        commit=_over_time(environment, itemgetter("commit")),
+        hardware=_over_time(environment, lambda place: place.get("hardware", "unknown")),
+        torch=_over_time(environment, lambda place: place.get("torch", "unknown")),
+        commit=_over_time(environment, lambda place: place.get("commit")),
         side_by_side=int(environment.get("side_by_side", 1)),
         delivered=delivered,
     )
@@ -105,7 +104,7 @@ def _over_time(environment: dict[str, Any], said: Callable[[dict[str, Any]], Any
 
 def _precision(recipe: Recipe, place: dict[str, Any]) -> str:
     # Runs begun by an earlier version do not say which device they used.
-    device = place.get("device", "cuda" if place["cuda"] else "cpu")
+    device = place.get("device", "cuda" if place.get("cuda") else "cpu")
     return recipe.train.precision if device == "cuda" else "fp32"
 
 
@@ -117,15 +116,16 @@ def append(folder: Path, result: Result) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.table}.jsonl"
-    line = json.dumps(asdict(result))
+    line = json.dumps(asdict(result)).encode()
     with path.open("ab", buffering=0) as file, _alone(file):
-        if line in path.read_text().splitlines():
+        before = path.read_bytes()
+        if line in before.splitlines():
             return path
-        before = path.stat().st_size
+        torn = before and not before.endswith(b"\n")
         try:
-            file.write(f"{line}\n".encode())
+            file.write(b"\n" * bool(torn) + line + b"\n")
         except OSError:
-            os.truncate(path, before)
+            os.truncate(path, len(before))
             raise
     return path
 
@@ -146,11 +146,15 @@ def read(folder: Path, table: str) -> list[Result]:
     path = folder / f"{table}.jsonl"
     known = {field.name for field in fields(Result)}
     results = []
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     for number, line in enumerate(lines, start=1):
         try:
             content = json.loads(line)
-            results.append(Result(**{key: content[key] for key in known & content.keys()}))
+            result = Result(**{key: content[key] for key in known & content.keys()})
+            for name in ("last", "best", "seconds"):
+                if not isinstance(getattr(result, name), int | float):
+                    raise TypeError(f"{name} is no number")
+            results.append(result)
         except (json.JSONDecodeError, AttributeError, TypeError) as error:
             raise ConfigError(f"{path}, line {number} is not a result: {error!r}.") from error
     return results

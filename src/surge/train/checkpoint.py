@@ -12,6 +12,11 @@ from surge.files import UNFINISHED, atomic
 
 FORMAT = 1
 KEPT = 2
+UNREADABLE = (
+    *(RuntimeError, OSError, EOFError, pickle.UnpicklingError),
+    *(ValueError, KeyError, IndexError, AttributeError, TypeError),
+)
+"""What torch raises for a file that is no checkpoint, or no whole one."""
 
 
 def save(folder: Path, state: dict[str, Any], epoch: int) -> Path:
@@ -42,7 +47,7 @@ def load_newest(
     for path in found(folder):
         try:
             state = torch.load(path, map_location=device, weights_only=True)
-        except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as e:
+        except UNREADABLE as e:
             damaged.append(f"{path.name} is damaged ({type(e).__name__})")
             continue
         _check(state, path, recipe)
@@ -55,7 +60,7 @@ def load_one(path: Path, recipe: str | None, device: torch.device) -> dict[str, 
     """Return what one file holds, or raise; without the name of a recipe any will do."""
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, OSError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+    except UNREADABLE as error:
         raise CheckpointMismatchError(f"{path} cannot be read as a checkpoint.") from error
     _check(state, path, recipe)
     found: dict[str, Any] = state

@@ -1,7 +1,10 @@
 """How a run is executed, and how it ended."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from surge.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,13 @@ class LoopOptions:
     more than twenty records would come of it. By default it does not look."""
     record_theorem: bool = False
     """Also measure the theorem's premises then, against a smooth network."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 <= self.save_every < math.inf:
+            raise ConfigError(f"save_every={self.save_every} must be 0 seconds or more.")
+        if self.save_steps is not None and self.save_steps < 1:
+            raise ConfigError(f"save_steps={self.save_steps} must be at least 1.")
 
     def is_over(self, now: float) -> bool | None:
         """Return whether a run must stop at this time; None where nothing can end it early."""

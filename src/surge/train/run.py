@@ -4,6 +4,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,18 +124,16 @@ class RunFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the epochs written so far."""
-        return self.rows("metrics.jsonl")
+        return [row for row in self.rows("metrics.jsonl") if isinstance(row.get("epoch"), int)]
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the lines of a file; one torn by a kill or a full disk is left out."""
         path = self.path / name
         rows = []
-        for line in path.read_text().splitlines() if path.exists() else ():
-            try:
+        for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+            with suppress(json.JSONDecodeError):
                 rows.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return rows
+        return [row for row in rows if isinstance(row, dict)]
 
     def keep_metrics(self, epochs: int) -> None:
         """Forget epochs after a checkpoint: they will be trained again."""
