@@ -154,7 +154,12 @@ class GraphReader {
                 if (const Json* divisor = entry.find("divisor"))
                     node.divisor = divisor->integer(1, kMostElements);
                 return windowed(node, in.c);
-            case Op::Subsample: return windowed(node, in.c);
+            case Op::Subsample:
+                for (int axis = 0; axis < 2; ++axis)
+                    if (node.window.kernel[axis] != 1 || node.window.padding[axis] != 0 ||
+                        node.window.dilation[axis] != 1)
+                        fail("a subsample has a stride alone");
+                return windowed(node, in.c);
             case Op::PadChannels: {
                 node.before = entry.at("before").integer(0, kMostElements);
                 int64_t after = entry.at("after").integer(0, kMostElements);

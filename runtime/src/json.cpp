@@ -1,5 +1,6 @@
 #include "json.hpp"
 
+#include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -76,17 +77,16 @@ class JsonReader {
     }
 
     void read_number(Json& value) {
-        // strtod needs an end, and the text has none: copy the few characters of a number.
-        char digits[64];
+        // Not strtod: it wants a comma where the program's locale does.
         size_t length = 0;
-        while (at_ + length < size_ && length < sizeof digits - 1 &&
+        while (at_ + length < size_ && length < 63 &&
                std::strchr("+-0123456789.eE", text_[at_ + length]) && text_[at_ + length])
             ++length;
-        std::memcpy(digits, text_ + at_, length);
-        digits[length] = 0;
-        char* end = nullptr;
-        double number = std::strtod(digits, &end);
-        if (length == 0 || end != digits + length || !std::isfinite(number)) fail("bad number");
+        const char* begin = text_ + at_;
+        double number = 0;
+        auto [end, error] = std::from_chars(begin, begin + length, number);
+        if (error != std::errc() || end != begin + length || !std::isfinite(number))
+            fail("bad number");
         at_ += length;
         value.kind_ = Json::Kind::Number;
         value.number_ = number;

@@ -154,8 +154,9 @@ class Planner {
             Step& step = plan_.steps[i];
             if (node(step).op != Op::MaxPool || node(step).window.dilation[0] != 1) continue;
             int value = node(step).inputs[0];
+            if (value == 0) continue;  // the network's input, which no node makes
             Step& source = plan_.steps[size_t(value)];
-            bool alone = value > 0 && float_uses_[size_t(value)] == 1 && source.sinks.empty();
+            bool alone = float_uses_[size_t(value)] == 1 && source.sinks.empty();
             bool windowed = node(source).op == Op::Conv || node(source).op == Op::BinaryConv ||
                             node(source).op == Op::Affine;
             if (!alone || !windowed) continue;

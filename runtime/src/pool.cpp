@@ -34,10 +34,17 @@ void look_for(Ready ready) {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads) {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    try {
+        for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+    } catch (...) {  // the system has no more threads: those that run must end first
+        stop();
+        throw;
+    }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
     {
         std::lock_guard<std::mutex> lock(mutex_);
         stopping_ = true;

@@ -26,6 +26,7 @@ class ThreadPool {
     void run(int64_t count, const Task& task);
 
    private:
+    void stop();
     void work(int worker);
     void take_tasks(const Task& task, int worker);
 

@@ -26,6 +26,12 @@ def refusal(model, x, path):
     return str(caught.value)
 
 
+def _seen_before_a_change(y):
+    rows = y.flatten(1)
+    y.relu_()
+    return rows
+
+
 IMAGES = torch.zeros(1, 4, 6, 6)
 
 
@@ -33,6 +39,7 @@ IMAGES = torch.zeros(1, 4, 6, 6)
     ("function", "words"),
     [
         (torch.sin, "aten.sin.default"),
+        (lambda x: _seen_before_a_change(2 * x), "of which a view is read later"),
         (lambda x: x @ x.transpose(2, 3), "has no operator in the packed format"),
         (lambda x: nn.functional.pad(x, (1, 1, 1, 1)), "pads dimensions other than the channels"),
         (lambda x: x[:, :, 1:], "every n-th row or column"),

@@ -134,3 +134,14 @@ def test_shared_layer_is_stored_once(engine, tmp_path):
     once = pack(nn.Sequential(layer), x, tmp_path / "a.surge")
     twice = pack(nn.Sequential(layer, layer), x, tmp_path / "b.surge")
     assert twice.tensor_bytes == once.tensor_bytes and len(twice.operators) == 2
+
+
+@pytest.mark.parametrize("scale", [{"maximum": 1.0}, {"mean": [1.5] * 3}])
+def test_pixels_that_are_no_bytes_stay_real_numbers(engine, tmp_path, scale):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8 * 36, 4)).eval()
+    known = {"mean": [0.5] * 3, "std": [0.25] * 3, "maximum": 255.0} | scale
+    x = (torch.rand(4, 3, 8, 8) - known["mean"][0]) / 0.25
+    pack(model, x, tmp_path / "m.surge", rest="int8", preprocessing=known)
+    found = torch.as_tensor(engine.load(tmp_path / "m.surge")(x.numpy()))
+    assert (found - model(x)).norm() < 0.03 * model(x).norm()

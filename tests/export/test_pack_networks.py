@@ -183,3 +183,13 @@ def test_pure_binary_chain_is_exact(engine, tmp_path, drawn, batch, method):
     x.view(-1)[::7] = -0.0
     actual = packed_output(engine, model.eval(), x, tmp_path / "m.surge")
     assert np.array_equal(actual, expected(model, x))
+
+
+def test_sequences_of_one_step_and_one_channel_pack(engine, tmp_path):
+    torch.manual_seed(0)
+    for model, x in (
+        (nn.Sequential(nn.Conv1d(1, 8, 1), nn.Conv1d(8, 4, 1)), torch.randn(3, 1, 1)),
+        (nn.Sequential(nn.Conv1d(4, 1, 5), nn.Linear(1, 6)), torch.randn(3, 4, 5)),
+    ):
+        model.eval()
+        assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))

@@ -36,7 +36,16 @@ FUNCTIONS = {
     "average of one, doubled": lambda x: F.avg_pool2d(x, 1) / 0.5,
     "maximum with a border": lambda x: F.max_pool2d(x, 3, 2, 1),
     "harmless ceiling": lambda x: F.max_pool2d(x, 2, ceil_mode=True),
+    "clamp without an upper end": lambda x: x.clamp(0, float("inf")),
+    "pool of the input": lambda x: F.max_pool2d(x, 2) + 1,
+    "changed in place, read by its other names": lambda x: _in_place(2 * x),
 }
+
+
+def _in_place(y):
+    dropped = F.dropout(y, training=False)  # is y itself
+    F.relu_(dropped)
+    return y - 0.5 * dropped
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

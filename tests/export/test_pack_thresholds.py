@@ -102,3 +102,21 @@ def test_norm_with_other_readers_stays_real(tmp_path):
     model = binarized(Twice(), "bnn", keep_first=False, keep_last=False).eval()
     pack(model, torch.zeros(1, 3, 4, 4), tmp_path / "m.surge")
     assert all("activation" not in node for node in nodes_of(tmp_path / "m.surge"))
+
+
+@pytest.mark.parametrize("pool", [True, False])
+def test_ties_are_decided_as_in_torch_behind_a_flatten(engine, tmp_path, pool):
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(16)
+    norm.running_mean.copy_(torch.randint(1, 5, (16,)) * 2.0)  # sums of +-1 hit these
+    norm.running_var.uniform_(0.1, 3)
+    pools = [nn.MaxPool2d(2)] if pool else []
+    last = nn.Linear(16 * (4 if pool else 16), 10, bias=False)
+    first = nn.Conv2d(8, 16, 3, padding=1, bias=False)
+    model = nn.Sequential(first, *pools, norm, nn.Hardtanh(), nn.Flatten(), last)
+    binarized(model, "bnn", keep_first=False, keep_last=False).eval()
+    x = torch.randn(16, 8, 4, 4)
+    assert torch.equal(
+        torch.as_tensor(packed_output(engine, model, x, tmp_path / "m.surge")),
+        torch.as_tensor(expected(model, x)),
+    )

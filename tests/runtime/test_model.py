@@ -1,6 +1,8 @@
 """The Python face of the engine."""
 
 import os
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 import torch
 
 from surge.export import pack
+from surge.export.container import to_bytes
 from surge.models import build_model
 from tests.export.packing import settle
 from tests.nets import binarized
@@ -135,3 +138,32 @@ def test_foreign_safetensors_file_is_named_as_such(engine):
 
     with pytest.raises(engine.PackedFileError, match="not one that surge.pack wrote"):
         engine.load(save({"x": np.zeros(3, np.float32)}))
+
+
+def test_a_subsample_that_pads_is_refused(engine):
+    node = {"op": "subsample", "name": "s", "inputs": ["i"], "output": "v", "stride": [40, 1]}
+    graph = {"input": {"value": "i", "shape": [1, 1, 4]}, "output": {"value": "v"}, "nodes": [node]}
+    node["padding"], graph["output"]["shape"] = [20, 0], [1, 2, 4]
+    content = to_bytes(graph, {"z": np.zeros(1, np.float32)}, {"method": "float", "rest": "fp32"})
+    with pytest.raises(ValueError, match="a subsample has a stride alone"):
+        engine.load(content)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import threading, time; threading.Thread(target=lambda: [m(x) for _ in iter(int, 1)], "
+        "daemon=True).start(); time.sleep(0.3)",
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))\n"
+        "try: engine.load(path, threads=1024)\n"
+        "except ValueError: pass",
+    ],
+    ids=["a thread at the end", "too many threads"],
+)
+def test_process_ends_well(engine, file, program):
+    start = (
+        "import sys, numpy as np, surge_runtime as engine; path = sys.argv[1]; "
+        "m = engine.load(path); x = np.zeros((1, 3, 32, 32), np.float32)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", start + program, str(file)], timeout=60)
+    assert done.returncode == 0

@@ -45,7 +45,8 @@ class Model:
         if not handle:
             raise PackedFileError(error.value.decode(errors="replace"))
         self._handle = ctypes.c_void_p(handle)
-        weakref.finalize(self, library().surge_free, self._handle)
+        freed = weakref.finalize(self, library().surge_free, self._handle)
+        freed.atexit = False  # a thread may still be running it then
         self.threads = threads
         if tier is not None:
             self.tier = tier

@@ -203,7 +203,9 @@ def _clamp(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     lower, upper = (0, 6) if "relu6" in str(node.target) else a[1:3]
     if lower is None or upper is None:
         low.refuse(node, "clamps on one side only")
-    limits = {"low": float(lower), "high": float(upper)}
+    # A file has no infinities, and no finite number lies beyond these.
+    largest = torch.finfo(torch.float32).max
+    limits = {"low": max(float(lower), -largest), "high": min(float(upper), largest)}
 
     def arithmetic(t: Tensor) -> Tensor:
         return t.clamp(limits["low"], limits["high"])

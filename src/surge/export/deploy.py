@@ -99,6 +99,10 @@ def _takes_signs(layer: BinaryLayer) -> bool:
         layer.method.train(training)
 
 
+DROPOUTS = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout
+"""In evaluation these *are* their input, which an operator may change in place."""
+
+
 def deployed(model: nn.Module, what: str) -> nn.Module:
     """Return a copy of the model in evaluation mode whose binary layers are :class:`Deployed`.
 
@@ -113,17 +117,21 @@ def deployed(model: nn.Module, what: str) -> nn.Module:
     network = copy.deepcopy(model).cpu().float().eval()
     made: dict[nn.Module, nn.Module] = {}
     for name, module in list(network.named_modules(remove_duplicate=False)):
-        if not isinstance(module, BinaryLayer):
+        if not isinstance(module, BinaryLayer | DROPOUTS):
             continue
         if module not in made:
-            made[module] = (
-                _table(module) if isinstance(module, BinaryEmbedding) else Deployed(module)
-            )
+            made[module] = _without_training(module)
         if name == "":
             return made[module].eval()
         owner, _, attribute = name.rpartition(".")
         setattr(network.get_submodule(owner), attribute, made[module])
     return network.requires_grad_(False)
+
+
+def _without_training(module: nn.Module) -> nn.Module:
+    if isinstance(module, DROPOUTS):
+        return nn.Identity()
+    return _table(module) if isinstance(module, BinaryEmbedding) else Deployed(module)  # type: ignore[arg-type]
 
 
 def _table(layer: BinaryEmbedding) -> nn.Embedding:

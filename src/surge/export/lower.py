@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -55,6 +55,8 @@ class Lowering:
         """Constants that are rows of a table, from the named one on."""
         self.renamed: dict[str, str] = {}
         """Values that only have another shape in torch, and what they are."""
+        self.memory: dict[str, tuple[str, str]] = {}
+        """For every fx node, where its values lie in torch, and which view of that it is."""
 
     def run(self) -> Graph:
         """Lower everything."""
@@ -177,7 +179,7 @@ class Lowering:
     def in_layout(self, node: fx.Node, value: str, sequence: bool) -> str:
         """Return a value, transposed if it is three-dimensional and in the other layout."""
         shape = self.shapes[value]
-        if len(shape) != 3 or (value in self.sequences) == sequence or shape[1:] == (1, 1):
+        if len(shape) != 3 or (value in self.sequences) == sequence:
             return value
         name = f"{node.name}.{len(self.nodes)}"
         self.shapes[name] = shape
@@ -230,6 +232,31 @@ class Lowering:
             aten.HANDLERS[target](self, node, arguments)
         else:
             self.refuse(node, "has no operator in the packed format")
+        self._note_memory(node, arguments[0])
+
+    def _note_memory(self, node: fx.Node, first: Any) -> None:
+        """Note what shares memory with its input; what is changed in place changes for all of it.
+
+        In evaluation a dropout *is* its input.
+        """
+        schema = getattr(node.target, "_schema", None)
+        written, same = _aliasing(schema)
+        target = str(node.target)
+        whole = written or (target in SAME and target != "aten.clone.default")
+        if not isinstance(first, fx.Node) or not (whole or same):
+            return
+        place, view = self.memory.setdefault(first.name, (first.name, ""))
+        self.memory[node.name] = (place, view if whole else node.name)
+        if not written:
+            return
+        later = set(_after(node))
+        for other in [n for n in self.traced.program.graph.nodes if n.name in self.memory]:
+            if other is node or self.memory[other.name][0] != place:
+                continue
+            if self.memory[other.name][1] == view:
+                self.alias[other.name] = self.value(node)
+            elif later & set(other.users):
+                self.refuse(node, "changes a tensor in place of which a view is read later")
 
     def _same(self, node: fx.Node, x: fx.Node) -> None:
         before, after = (item.meta["val"].dtype for item in (x, node))
@@ -267,6 +294,20 @@ class Lowering:
                 node, f"has a constant of shape {tuple(tensor.shape)}, which is not per channel"
             )
         return tensor.reshape(-1)
+
+
+def _aliasing(schema: Any) -> tuple[bool, bool]:
+    """Return whether an operator writes into its first argument, and whether it returns it."""
+    if schema is None or not (schema.arguments and schema.returns):
+        return False, False
+    given, made = schema.arguments[0].alias_info, schema.returns[0].alias_info
+    return given is not None and given.is_write, made is not None
+
+
+def _after(node: fx.Node) -> Iterator[fx.Node]:
+    """Yield the nodes that come later."""
+    while (node := node.next).op != "root":
+        yield node
 
 
 def flat(arguments: Any) -> list[Any]:

@@ -18,6 +18,12 @@ from surge.files import write_whole
 
 INPUT, OUTPUT = "input", "output"
 """Names of the two ends of every exported network."""
+TOLERANCE = 0.1
+"""Largest difference from torch, as a share of the output's norm, that is no mistake.
+
+Rounding alone is a millionth; but where it turns one of the many values near zero, a sign flips and
+every layer behind it sees that. A wrong kernel is wrong by more than the output itself.
+"""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,14 @@ def to_onnx(
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {INPUT: value.numpy()})
     with torch.no_grad():
-        difference = float((torch.from_numpy(found) - network(value)).abs().max())
+        wanted = network(value)
+    missing = torch.from_numpy(found) - wanted
+    difference = float(missing.abs().max())
+    if not float(missing.norm()) <= TOLERANCE * max(float(wanted.norm()), 1e-3):
+        raise ExportError(
+            f"to_onnx: onnxruntime's output differs from torch's by {difference:.2g}; nothing was "
+            "written."
+        )
     write_whole(target, content)
     counts: dict[str, int] = {}
     for node in proto.graph.node:

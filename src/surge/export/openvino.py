@@ -18,16 +18,10 @@ from torch import Tensor, nn
 
 from surge.errors import ExportError, MissingDependencyError
 from surge.export.deploy import Deployed, deployed, one_tensor, target_path
-from surge.export.onnx import onnx_model, onnx_packages
+from surge.export.onnx import TOLERANCE, onnx_model, onnx_packages
 
 JUST_BELOW_ZERO = -float(np.finfo(np.float32).tiny)
 """The threshold: FakeQuantize gives the lower value *at* it, and sign(0) is +1."""
-TOLERANCE = 0.1
-"""Largest difference from torch, as a share of the output's norm, that is no mistake.
-
-Rounding alone is a millionth; but where it turns one of the many values near zero, a sign flips and
-every layer behind it sees that. A wrong kernel is wrong by more than the output itself.
-"""
 
 
 @dataclass(frozen=True)

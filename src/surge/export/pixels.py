@@ -21,10 +21,13 @@ BYTE = 255
 
 def fold_pixels(graph: Graph, preprocessing: Mapping[str, Any]) -> None:
     """Let convolutions of the network's input take bytes, in place; ``weight`` becomes v."""
-    if len(graph.input_shape) != 3 or float(preprocessing["maximum"]) > BYTE:
-        return
     maximum = float(preprocessing["maximum"])
+    # Pixels up to 1 are no whole numbers.
+    if len(graph.input_shape) != 3 or not (1 < maximum <= BYTE and maximum.is_integer()):
+        return
     mean, std = (torch.tensor(preprocessing[key], dtype=torch.float64) for key in ("mean", "std"))
+    if not bool(((mean * maximum >= 0) & (mean * maximum <= BYTE)).all()):
+        return  # beyond the border there would have to be a pixel that no byte is
     for node in graph:
         fits = node.op == "conv2d" and node.inputs == [graph.input] and not node.weight_bits
         if not fits or node.numbers["groups"] != 1 or node.weight is None:
@@ -40,7 +43,7 @@ def fold_pixels(graph: Graph, preprocessing: Mapping[str, Any]) -> None:
         node.numbers["pixels"] = {
             "scale": (std * maximum).tolist(),
             "bias": (mean * maximum).tolist(),
-            "fill": (mean * maximum).round().clamp(0, BYTE).to(torch.int64).tolist(),
+            "fill": (mean * maximum).round().to(torch.int64).tolist(),
         }
 
 

@@ -42,10 +42,18 @@ def _reads_sums(graph: Graph, node: Node) -> bool:
     return source is not None and source.op == "binary_conv2d" and source.residual is None
 
 
+MOVES = ("flatten", "subsample", "transpose")
+"""Operators that move values and change none: +1 and -1 stay what they are."""
+
+
 def _only_signs_are_read(graph: Graph, node: Node) -> bool:
     readers = graph.consumers(node.output)
     signs = all(
-        reader.op == "binary_conv2d" and reader.shift is None and reader.residual != node.output
+        _only_signs_are_read(graph, reader)
+        if reader.op in MOVES
+        else reader.op == "binary_conv2d"
+        and reader.shift is None
+        and reader.residual != node.output
         for reader in readers
     )
     return bool(readers) and node.output != graph.output and signs
