@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from surge.recipes import get_recipe
 from surge.train import loop
 from surge.train.checkpoint import found, save
 from surge.train.run import RunFolder
+from surge.train.task import check_batches
 from tests.nets import assert_same_tensors
 
 SHORT = ("--epochs", "2", "--limit", "64", "--device", "cpu", "--save-every", "0")
@@ -311,9 +313,28 @@ def test_choose_device_without_a_name_takes_what_is_there(monkeypatch):
     assert choose_device(None) == torch.device("cuda:3")
 
 
-@pytest.mark.parametrize("words", [["--limit", "65", "--batch", "64"], ["--limit", "1"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--limit", "65", "--batch", "64"],
+        ["--limit", "1"],
+        ["--limit", "67", "--batch", "64", "--accumulate", "2"],
+    ],
+)
 def test_a_batch_of_one_image_is_refused_before_a_folder_is_made(words, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["train", "digits-cnn-recu", *words, "--epochs", "1", "--out", str(out)]) == 2
     assert "leave a batch with one image" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_several_processes_have_batches_of_their_own():
+    recipe = get_recipe("cifar10-resnet20-recu")
+    small = replace(recipe, train=replace(recipe.train, batch=16, accumulate=4))
+    with pytest.raises(ConfigError, match="leave a batch with one image"):
+        check_batches(small, 25, ranks=2)  # the last 9 make 4 and 5
+    check_batches(replace(small, train=replace(small.train, accumulate=1)), 25, ranks=2)
+    synced = replace(small, train=replace(small.train, sync_norm=True))
+    with pytest.raises(ConfigError, match="unequal numbers of parts in 2 processes"):
+        check_batches(synced, 25, ranks=2)
+    check_batches(synced, 24, ranks=2)

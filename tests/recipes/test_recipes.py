@@ -219,3 +219,19 @@ def test_sizes_are_for_data_that_is_cropped():
 def test_label_smoothing_is_a_share(smoothing):
     with pytest.raises(ConfigError, match="label_smoothing"):
         overridden(get_recipe("digits-cnn-recu"), {"label_smoothing": smoothing})
+
+
+@pytest.mark.parametrize(
+    "name, changes",
+    [
+        ("glue-rte-teacher", {"label_smoothing": 0.1}),
+        ("voc-float", {"label_smoothing": 0.1}),
+        ("imagenette-twostage-reactnet", {"label_smoothing": 0.1}),
+        ("imagenette-twostage-reactnet", {"teacher_dropout": True}),
+        ("voc-ida", {"scores": "mse"}),
+        ("voc-float", {"sync_norm": True}),
+    ],
+)
+def test_a_change_that_nothing_would_hear_is_refused(name, changes):
+    with pytest.raises(ConfigError, match="changes nothing"):
+        overridden(get_recipe(name), changes)

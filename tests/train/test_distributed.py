@@ -10,9 +10,12 @@ import pytest
 import torch
 import torch.multiprocessing
 
+from surge.train import evaluate
 from surge.train.distributed import World, joined, wrapped
+from surge.train.run import RunFolder
 from tests.nets import assert_same_tensors
 from tests.train import ranks
+from tests.train.small import CPU
 
 TIMEOUT = 180
 MEASURED = ("train_loss", "train_top1", "test_loss", "test_top1", "flips")
@@ -126,3 +129,7 @@ def test_torchrun_trains_one_run_and_stores_one_result(tmp_path):
     assert len((tmp_path / "results" / "digits.jsonl").read_text().splitlines()) == 1
     log = (tmp_path / "run" / "log.txt").read_text()
     assert log.count("seed 0") == 1
+    # All ranks are tested with the norms that the checkpoint has.
+    trainer, _ = evaluate._at_newest(*RunFolder.open(tmp_path / "run"), tmp_path, CPU)
+    stored = json.loads(rows[-1])
+    assert trainer.evaluate() == pytest.approx((stored["test_top1"], stored["test_loss"]))

@@ -134,7 +134,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
             if world.leads and not restarted(os.environ):
                 folder.check_free()  # at once, not after the data and a trial
             sets = load_sets(recipe.data, root)
-            task_of(recipe.data).check(recipe, sets)
+            task_of(recipe.data).check(recipe, sets, world.size)
             if command.budget is not None and recipe.train.schedule == "steps":
                 console.print(f"timing a few steps and a test, to fit {command.budget}")
                 recipe = _fit(recipe, sets, command.budget, environment, device, options, world)

@@ -219,7 +219,8 @@ def _store(files: FileSet, side: int) -> Path:
     digest = hashlib.sha256(f"{FORMAT} {side}".encode())
     for name in files.files:
         state = (files.root / name).stat()
-        digest.update(f"\n{name} {state.st_size} {state.st_mtime_ns}".encode())
+        line = f"\n{name} {state.st_size} {state.st_mtime_ns}"
+        digest.update(line.encode(errors="surrogateescape"))  # names need not be UTF-8
     name = f"{files.root.name}-{side}-{digest.hexdigest()[:16]}.safetensors"
     return files.root.parent / CACHE / name
 

@@ -90,6 +90,17 @@ def overridden(recipe: Recipe, changes: dict[str, object]) -> Recipe:
     fixed = changes.get("fixed_scale", recipe.surge and recipe.surge.fixed_scale)
     if fixed is not None and changes.get("eta") is not None:
         raise ConfigError(f"{recipe.name} has a fixed scale, which no eta changes (--eta).")
+    text, boxes = recipe.data.length is not None, recipe.data.name == "voc"
+    deaf = {
+        "label_smoothing": text or boxes or recipe.distill is not None,
+        "teacher_dropout": not text,
+        "scores": not text,
+        "sync_norm": boxes,
+    }
+    for name, ignored in deaf.items():
+        if ignored and changes.get(name):
+            option = name.replace("_", "-")
+            raise ConfigError(f"{recipe.name} has no setting {name}: --{option} changes nothing.")
     for part in ("train", "data", "surge", "distill"):
         held = getattr(recipe, part)
         if held is None:

@@ -148,6 +148,16 @@ class Sums:
         return loss, hits, count, dose
 
 
+def parts_of(count: int, accumulate: int) -> list[int]:
+    """Return how many images each part of a batch has.
+
+    >>> parts_of(9, 4)
+    [3, 3, 3]
+    """
+    size = -(-count // accumulate)
+    return [min(size, count - start) for start in range(0, count, size)]
+
+
 class TrainStep:
     """Forward, backward, optimizer, scale, hooks: called with a part of an epoch's plan."""
 
@@ -210,10 +220,11 @@ class TrainStep:
         full = self.loader.batch_size // self.loader.world
         forward = self._forward if len(part) == full else self.forward
         self.parts.optimizer.zero_grad(set_to_none=True)
-        size = -(-len(part) // self.spec.accumulate)
-        for start in range(0, len(part), size):
-            micro = part.part(start, min(start + size, len(part)))
-            last = start + size >= len(part)
+        start = 0
+        for size in parts_of(len(part), self.spec.accumulate):
+            micro = part.part(start, start + size)
+            start += size
+            last = start == len(part)
             with nullcontext() if last or self.loader.world == 1 else self.network.no_sync():  # type: ignore[operator]
                 total, loss, hits = forward(micro.permutation, micro.offsets, micro.flips)
                 torch.autograd.backward(total * (weight * len(micro) / len(part)))

@@ -21,21 +21,35 @@ from surge.train import photos, stages, text
 from surge.train.features import feature_objective
 from surge.train.parts import Place
 from surge.train.scoring import RankedTest, TextTest
-from surge.train.step import Objective, TestStep
+from surge.train.step import Objective, TestStep, parts_of
 from surge.train.teacher import checked_teacher, teacher_objective
 
 MEASURED = 128
 """Images by which layers are chosen."""
 
 
-def check_batches(recipe: Recipe, count: int) -> None:
-    """Refuse an epoch with a batch of one image, of which a BatchNorm has no statistics."""
-    batch = recipe.train.batch
-    if count == 1 or batch == 1 or (count % batch == 1 and not recipe.train.drop_last):
-        raise ConfigError(
-            f"{recipe.name}: {count} images in batches of {batch} leave a batch with one image, of "
-            "which a BatchNorm has no statistics; choose another --limit or --batch."
-        )
+def check_batches(recipe: Recipe, count: int, ranks: int = 1) -> None:
+    """Refuse an epoch in which a process sees one image alone: a BatchNorm has no statistics.
+
+    Synchronised norms see the images of all processes, which then must cut their shares alike.
+    """
+    train = recipe.train
+    batch = min(train.batch, count)
+    synced = train.sync_norm and ranks > 1
+    for size in {batch, 0 if train.drop_last else count % batch} - {0}:
+        shares = [size * (rank + 1) // ranks - size * rank // ranks for rank in range(ranks)]
+        cut = [parts_of(share, train.accumulate) for share in shares if share]
+        if synced and len({len(parts) for parts in cut}) > 1:
+            raise ConfigError(
+                f"{recipe.name}: the {size} images of a batch make unequal numbers of parts in "
+                f"{ranks} processes (--accumulate {train.accumulate}), which --sync-norm cannot "
+                "join; choose another --limit, --batch or --accumulate."
+            )
+        if size == 1 or (not synced and min(map(min, cut)) == 1):
+            raise ConfigError(
+                f"{recipe.name}: {count} images in batches of {train.batch} leave a batch with one "
+                "image, of which a BatchNorm has no statistics; choose another --limit or --batch."
+            )
 
 
 class Task:
@@ -63,10 +77,10 @@ class Task:
             train, test = (s.subset(torch.arange(min(spec.limit, len(s)))) for s in (train, test))
         return train, test
 
-    def check(self, recipe: Recipe, sets: Any) -> None:
+    def check(self, recipe: Recipe, sets: Any, ranks: int = 1) -> None:
         """Refuse a recipe that does not fit its sets, before a folder is made for its run."""
         if self.normed:
-            check_batches(recipe, len(sets[0]))
+            check_batches(recipe, len(sets[0]), ranks)
 
     def remarks(self, sets: Any) -> list[str]:
         """Return what is to be said about the sets before a run begins."""
@@ -133,9 +147,9 @@ class PhotoTask(Task):
         """Return photographs, decoded if the recipe keeps them."""
         return photos.load_photo_sets(spec, root)
 
-    def check(self, recipe: Recipe, sets: Any) -> None:
+    def check(self, recipe: Recipe, sets: Any, ranks: int = 1) -> None:
         """Refuse an impossible crop, other classes, and a foreign teacher or first stage."""
-        super().check(recipe, sets)
+        super().check(recipe, sets, ranks)
         photos.check_photos(recipe, sets)
         if recipe.distill is not None:
             checked_teacher(recipe)
