@@ -12,6 +12,7 @@ namespace {
 // Limits that no real network meets; they keep every product below 2^63.
 constexpr int64_t kLargestSide = 1 << 16;
 constexpr int64_t kMostElements = int64_t(1) << 28;
+constexpr int64_t kMostFilled = int64_t(1) << 26;
 constexpr int64_t kLargestKernel = 1 << 10;
 
 const std::map<std::string, Op> kOps = {
@@ -282,10 +283,9 @@ class GraphReader {
 
     // One value per channel, by the name of a tensor; a single value, or a number, serves all.
     std::vector<float> vector(const Json& entry, int64_t channels) const {
-        if (entry.kind() == Json::Kind::Number)
-            return std::vector<float>(size_t(channels), float(entry.number()));
+        if (entry.kind() == Json::Kind::Number) return filled(channels, float(entry.number()));
         std::vector<float> values = file_.floats(entry.text());
-        if (values.size() == 1) values.assign(size_t(channels), values[0]);
+        if (values.size() == 1) values = filled(channels, values[0]);
         if (int64_t(values.size()) != channels)
             fail("tensor \"" + entry.text() + "\" does not have one value per channel");
         return values;
@@ -294,7 +294,14 @@ class GraphReader {
     std::vector<float> vector_or(const Json& entry, const char* key, int64_t channels,
                                  float missing) const {
         const Json* given = entry.find(key);
-        return given ? vector(*given, channels) : std::vector<float>(size_t(channels), missing);
+        return given ? vector(*given, channels) : filled(channels, missing);
+    }
+
+    // A few bytes of a file must not become gigabytes.
+    std::vector<float> filled(int64_t channels, float value) const {
+        filled_ += channels;
+        if (filled_ > kMostFilled) fail("too many channels share a single number");
+        return std::vector<float>(size_t(channels), value);
     }
 
     void read_epilogue(const Json& entry, Node& node, const Shape& result) {
@@ -340,6 +347,7 @@ class GraphReader {
     Graph graph_;
     std::map<std::string, int> names_;
     std::string where_;
+    mutable int64_t filled_ = 0;  // channels so far that share a number of the file
 };
 
 }  // namespace

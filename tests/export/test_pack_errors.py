@@ -43,6 +43,7 @@ IMAGES = torch.zeros(1, 4, 6, 6)
         (lambda x: x @ x.transpose(2, 3), "has no operator in the packed format"),
         (lambda x: nn.functional.pad(x, (1, 1, 1, 1)), "pads dimensions other than the channels"),
         (lambda x: x[:, :, 1:], "every n-th row or column"),
+        (lambda x: x[:2], "every n-th row or column"),
         (lambda x: x.reshape(x.shape[0], 4, 36), "reshapes"),
         (lambda x: torch.add(x, x, alpha=2), "or with a factor"),
         (lambda x: x.mean((2, 3), keepdim=True) - x, "sizes do not fit"),

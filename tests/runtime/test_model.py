@@ -149,6 +149,19 @@ def test_a_subsample_that_pads_is_refused(engine):
         engine.load(content)
 
 
+def test_a_small_file_does_not_become_gigabytes(engine):
+    channels = 1 << 25
+    grow = {"op": "pad_channels", "name": "p", "inputs": ["i"], "output": "v0", "before": 0}
+    steps = [{**grow, "after": channels - 1}]
+    for k in range(4):
+        steps.append({"op": "affine", "name": "a", "inputs": [f"v{k}"], "output": f"v{k + 1}"})
+    ends = {"input": {"value": "i", "shape": [1]}, "output": {"value": "v4", "shape": [channels]}}
+    graph = {**ends, "nodes": steps}
+    content = to_bytes(graph, {"z": np.zeros(1, np.float32)}, {"method": "float", "rest": "fp32"})
+    with pytest.raises(ValueError, match="too many channels share a single number"):
+        engine.load(content)
+
+
 @pytest.mark.parametrize(
     "program",
     [
