@@ -95,7 +95,7 @@ def read_picture(path: Path, channels: int, size: tuple[int, int], maximum: floa
         from PIL import Image, ImageOps
     except ImportError as error:
         raise MissingDependencyError("surge classify needs Pillow: pip install pillow") from error
-    from surge.pixels import eight_bits
+    from surge.picture_modes import eight_bits
 
     try:
         with Image.open(path) as file:

@@ -16,7 +16,7 @@ from surge.cli.console import print_error, print_table
 from surge.data.pictures import CORRUPT, as_tensor
 from surge.data.voc import CLASSES
 from surge.errors import ConfigError
-from surge.pixels import eight_bits
+from surge.picture_modes import eight_bits
 from surge.train.detect_run import Found, load_detector, look
 
 if TYPE_CHECKING:

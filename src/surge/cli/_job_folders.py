@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,5 +68,5 @@ def open_folder(
     environment = folder.went_on(recipe, environment, here)
     if int(environment.get("side_by_side", 1)) < side_by_side:
         environment["side_by_side"] = side_by_side
-        folder.write("env.json", json.dumps(environment, indent=2) + "\n")
+        folder.write_environment(environment)
     return folder, environment

@@ -13,6 +13,7 @@ from surge.data.augment import Augmentation, crop_flip, normalize
 from surge.data.imageset import ImageSet
 from surge.data.plan import EpochPlan, epoch_plan
 from surge.errors import ConfigError
+from surge.ranks import share_of
 
 
 class ResidentLoader:
@@ -133,10 +134,8 @@ class ResidentLoader:
         """Return the positions (start, stop) in the plan that batch ``index`` of this rank has."""
         first = index * self.batch_size
         size = min(self.batch_size, self._count - first)
-        return (
-            first + self.rank * size // self.world,
-            first + (self.rank + 1) * size // self.world,
-        )
+        start, stop = share_of(size, self.rank, self.world)
+        return first + start, first + stop
 
     def fetch(self, plan: EpochPlan) -> tuple[Tensor, Tensor]:
         """Make the batch for a part of a plan, entirely on the device.

@@ -20,7 +20,7 @@ from surge.data.folders import FileSet
 from surge.data.imageset import ImageSet
 from surge.data.integrity import DamagedDataError
 from surge.errors import SurgeWarning
-from surge.pixels import eight_bits
+from surge.picture_modes import eight_bits
 
 CACHE = ".surge-cache"
 """Folder beside ``train`` and ``val`` where decoded images are kept."""

@@ -55,8 +55,8 @@ class Lowering:
         """Constants that are rows of a table, from the named one on."""
         self.renamed: dict[str, str] = {}
         """Values that only have another shape in torch, and what they are."""
-        self.memory: dict[str, tuple[str, str]] = {}
-        """For every fx node, where its values lie in torch, and which view of that it is."""
+        self.memory: dict[fx.Node, tuple[str, str]] = {}
+        """Where the values of fx nodes lie in torch, and which view of that they are."""
 
     def run(self) -> Graph:
         """Lower everything."""
@@ -239,23 +239,18 @@ class Lowering:
 
         In evaluation a dropout *is* its input.
         """
-        schema = getattr(node.target, "_schema", None)
-        written, same = _aliasing(schema)
+        written, same = _aliasing(getattr(node.target, "_schema", None))
         target = str(node.target)
         whole = written or (target in SAME and target != "aten.clone.default")
         if not isinstance(first, fx.Node) or not (whole or same):
             return
-        place, view = self.memory.setdefault(first.name, (first.name, ""))
-        self.memory[node.name] = (place, view if whole else node.name)
-        if not written:
-            return
-        later = set(_after(node))
-        for other in [n for n in self.traced.program.graph.nodes if n.name in self.memory]:
-            if other is node or self.memory[other.name][0] != place:
-                continue
-            if self.memory[other.name][1] == view:
+        mine = place, _ = self.memory.setdefault(first, (first.name, ""))
+        self.memory[node] = mine if whole else (place, node.name)
+        later = set(_after(node)) if written else set()
+        for other, where in self.memory.items() if written else ():
+            if where == mine:
                 self.alias[other.name] = self.value(node)
-            elif later & set(other.users):
+            elif where[0] == place and later & set(other.users):
                 self.refuse(node, "changes a tensor in place of which a view is read later")
 
     def _same(self, node: fx.Node, x: fx.Node) -> None:

@@ -39,6 +39,12 @@ def found(folder: Path) -> list[Path]:
     return sorted(folder.glob("epoch-*.pt"), reverse=True)
 
 
+def epochs_done(folder: Path) -> int:
+    """Return the epochs of the newest checkpoint, by its name; 0 without one."""
+    numbers = (path.stem.partition("-")[2] for path in found(folder))
+    return max((int(number) for number in numbers if number.isdigit()), default=0)
+
+
 def load_newest(
     folder: Path, recipe: str, device: torch.device
 ) -> tuple[dict[str, Any], list[str]]:

@@ -40,6 +40,12 @@ class World:
         torch.distributed.all_gather(received, sent)
         return [other.to(tensor.device) for other in received]
 
+    def share_norms(self, model: nn.Module) -> None:
+        """Give all processes the first one's statistics of norms, which checkpoints hold."""
+        for buffer in model.buffers() if self.size > 1 else ():
+            if buffer.is_floating_point():
+                torch.distributed.broadcast(buffer, 0)
+
 
 RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 """Variables that count how often torchrun or Slurm started the same command anew."""

@@ -302,10 +302,7 @@ class Trainer:
     def evaluate(self) -> tuple[float, float | None]:
         """Return (the recipe's metric in percent, loss) on what is tested on."""
         self.parts.model.eval()
-        if self.world.size > 1:  # as the checkpoint has them, which is the first rank's
-            for buffer in self.parts.model.buffers():
-                if buffer.is_floating_point():
-                    torch.distributed.broadcast(buffer, 0)
+        self.world.share_norms(self.parts.model)
         plan = self.test_loader.plan(0)
         for index in range(len(self.test_loader)):
             part = self.test_loader.part(plan, index)

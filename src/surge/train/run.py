@@ -15,7 +15,7 @@ from surge.errors import CheckpointMismatchError, ConfigError
 from surge.files import atomic
 from surge.recipes import serial
 from surge.recipes.recipe import Recipe
-from surge.train.checkpoint import found
+from surge.train.checkpoint import epochs_done, found
 
 CONFIG = "config.yaml"
 """The file that makes a folder the folder of a run."""
@@ -60,7 +60,7 @@ class RunFolder:
         folder = cls(path)
         folder.check_free(anew=anew)
         folder.write("metrics.jsonl", "")
-        folder.write("env.json", json.dumps(environment, indent=2) + "\n")
+        folder.write_environment(environment)
         (path / "figures").mkdir(exist_ok=True)
         folder.write(CONFIG, serial.dump(recipe))  # last: now all of it is there
         return folder
@@ -99,8 +99,7 @@ class RunFolder:
 
         Return its environment with that: ``later`` lists such places, each with the epochs done.
         """
-        names = (path.stem.partition("-")[2] for path in found(self.checkpoints))
-        done = max((int(name) for name in names if name.isdigit()), default=0)
+        done = epochs_done(self.checkpoints)
         if done >= recipe.train.epochs:
             return environment
         later = [place for place in environment.get("later", ()) if place["epoch"] < done]
@@ -109,8 +108,12 @@ class RunFolder:
             later.append({"epoch": done, **place})
         if later != environment.get("later", []):
             environment = {**environment, "later": later}
-            self.write("env.json", json.dumps(environment, indent=2) + "\n")
+            self.write_environment(environment)
         return environment
+
+    def write_environment(self, environment: Mapping[str, object]) -> None:
+        """Write where and how the run happens."""
+        self.write("env.json", json.dumps(environment, indent=2) + "\n")
 
     def write(self, name: str, text: str) -> None:
         """Write a small file atomically."""

@@ -16,6 +16,7 @@ from surge.data import Augmentation, ImageSet, ResidentLoader, hold_out, load_ci
 from surge.data.glue import get_task
 from surge.errors import ConfigError
 from surge.models import build_model
+from surge.ranks import share_of
 from surge.recipes.recipe import DataSpec, Recipe
 from surge.train import photos, stages, text
 from surge.train.features import feature_objective
@@ -37,8 +38,8 @@ def check_batches(recipe: Recipe, count: int, ranks: int = 1) -> None:
     batch = min(train.batch, count)
     synced = train.sync_norm and ranks > 1
     for size in {batch, 0 if train.drop_last else count % batch} - {0}:
-        shares = [size * (rank + 1) // ranks - size * rank // ranks for rank in range(ranks)]
-        cut = [parts_of(share, train.accumulate) for share in shares if share]
+        shares = [share_of(size, rank, ranks) for rank in range(ranks)]
+        cut = [parts_of(b - a, train.accumulate) for a, b in shares if b > a]
         if synced and len({len(parts) for parts in cut}) > 1:
             raise ConfigError(
                 f"{recipe.name}: the {size} images of a batch make unequal numbers of parts in "
