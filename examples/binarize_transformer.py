@@ -35,7 +35,8 @@ for epoch in range(EPOCHS):
     surge.on_epoch(model, epoch, EPOCHS)
     for batch in train[torch.randperm(len(train))].split(BATCH):
         optimizer.zero_grad()
-        model(input_ids=tokens[batch], labels=labels[batch]).loss.backward()
+        loss = model(input_ids=tokens[batch], labels=labels[batch]).loss
+        (loss + surge.extra_loss(model)).backward()
         optimizer.step()
         surge.on_step(model)
 

@@ -27,7 +27,8 @@ for epoch in range(EPOCHS):
     surge.on_epoch(model, epoch, EPOCHS)  # schedules inside the method: ReCU's tau
     for batch in train[torch.randperm(len(train))].split(BATCH):
         optimizer.zero_grad()
-        F.cross_entropy(model(images[batch]), labels[batch]).backward()
+        loss = F.cross_entropy(model(images[batch]), labels[batch])
+        (loss + surge.extra_loss(model)).backward()  # losses of methods: BONN, IDa-Det, RAD, RBONN
         optimizer.step()
         surge.on_step(model)  # methods that act on their weights: BNN clamps them
 

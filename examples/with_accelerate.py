@@ -31,7 +31,8 @@ for epoch in range(EPOCHS):
     surge.on_epoch(model, epoch, EPOCHS)  # schedules inside the method: ReCU's tau
     for x, target in batches:
         with accelerator.accumulate(wrapped):  # norms add up: one renewal per real step
-            accelerator.backward(F.cross_entropy(wrapped(x), target))
+            loss = F.cross_entropy(wrapped(x), target)
+            accelerator.backward(loss + surge.extra_loss(model))  # losses of methods: RAD, BONN
             stepper.step()
             surge.on_step(model)  # methods that act on their weights: BNN clamps them
             stepper.zero_grad()

@@ -28,7 +28,8 @@ class BinaryDigits(lightning.LightningModule):
         return optimizer
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:  # noqa: D102
-        return F.cross_entropy(self.model(batch[0]), batch[1])
+        loss = F.cross_entropy(self.model(batch[0]), batch[1])
+        return loss + surge.extra_loss(self.model)  # losses of methods: RAD, BONN
 
     def on_train_epoch_start(self) -> None:  # noqa: D102
         surge.on_epoch(self.model, self.current_epoch, self.trainer.max_epochs)  # ReCU's tau

@@ -46,7 +46,9 @@ with TemporaryDirectory() as folder:
         train_dataset=train,
         optimizers=(optimizer, schedule),
         callbacks=[SurgeCallback()],
-        compute_loss_func=lambda logits, labels, **_: F.cross_entropy(logits, labels),
+        compute_loss_func=lambda y, labels, **_: (
+            F.cross_entropy(y, labels) + surge.extra_loss(model)
+        ),
     ).train()
 
 for name, scale in compensation.scales().items():

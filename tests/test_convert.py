@@ -217,6 +217,34 @@ def test_binarize_a_model_that_is_one_layer(quietly):
     torch.testing.assert_close(model(x), expected)
 
 
+class Table(nn.Module):
+    """A weight that is no layer of torch, as in transformers' Conv1D."""
+
+    def __init__(self, *shape):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(*shape))
+
+    def forward(self, x):
+        return x @ self.table
+
+
+def test_a_weight_outside_of_layers_is_reported_and_counted(quietly):
+    model = nn.Sequential(Table(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    report = quietly(model, "bireal")
+    assert [row.verdict for row in report.rows] == [
+        "unsupported: Table has no binary form",
+        "float: first layer",
+        "binary",
+        "float: last layer",
+    ]
+    assert "1 of 4 layers are binary (bireal): 16 of 64 weights" in str(report)
+
+
+def test_norms_and_vectors_are_no_layers(quietly):
+    inner = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm((4, 4)), Table(4))
+    assert len(quietly(inner, "bireal", keep_first=False, keep_last=False).rows) == 1
+
+
 def test_binarize_takes_the_last_weighted_layer_of_any_kind(quietly):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.ConvTranspose2d(4, 2, 2))
     report = quietly(model, "bnn")

@@ -214,11 +214,32 @@ class Untraceable(Functional):
         return self.head(y.mean((2, 3)) if y.sum() > 0 else y.amax((2, 3)))
 
 
-def test_an_untraceable_model_is_converted_without_warnings():
+def test_an_untraceable_model_is_converted_and_its_report_says_what_was_not_looked_for():
     model = Untraceable(None)
     assert trace(model) is None
-    assert sentences(model) == []
+    report = binarize_(model, "bireal")
+    assert report.warnings == () and "cannot be traced" in str(report).splitlines()[-1]
     assert model(torch.randn(2, 3, 10, 10)).shape == (2, 2)
+
+
+def test_an_example_finds_what_no_trace_shows():
+    model, example = Untraceable(None), torch.randn(2, 3, 10, 10)
+    (sentence,) = sentences(model, example_input=example)
+    assert sentence.startswith('"body" is fed by values that are all >= 0 in the example')
+
+
+def test_an_example_says_nothing_twice():
+    model, example = net(nn.ReLU()), torch.randn(2, 3, 10, 10)
+    assert sentences(net(nn.ReLU())) == sentences(model, example_input=example)
+
+
+def test_an_example_leaves_the_model_as_it_was():
+    model = Untraceable(None).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert sentences(model, example_input=(torch.randn(2, 3, 10, 10),))
+    after = model.state_dict()
+    assert model.training and all(torch.equal(after[name], before[name]) for name in before)
+    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 def test_find_says_nothing_about_layers_that_stay_float():

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from surge.method import list_methods
     from surge.pretrained import list_pretrained, load_pretrained
     from surge.summary import Summary, summary
+    from surge.train.norms import recalibrate_norms
 
 __version__ = "0.1.0"
 
@@ -51,6 +52,7 @@ __all__ = [
     "on_epoch",
     "on_step",
     "pack",
+    "recalibrate_norms",
     "strip_",
     "summary",
     "to_onnx",
@@ -74,6 +76,7 @@ _CONTENTS = {
     "surge.method": ("list_methods",),
     "surge.pretrained": ("list_pretrained", "load_pretrained"),
     "surge.summary": ("Summary", "summary"),
+    "surge.train.norms": ("recalibrate_norms",),
 }
 _HOMES = {name: module for module, names in _CONTENTS.items() for name in names}
 

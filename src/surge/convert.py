@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.nn.utils.parametrize import ParametrizationList
 
 from surge import bert, pitfalls
 from surge.errors import (
@@ -44,6 +46,10 @@ USED_DIRECTLY: dict[type[nn.Module], tuple[str, ...]] = {
 """Children whose own forward is passed over: their parent multiplies with ``child.weight``."""
 LAZY = "unsupported: lazy, run the model once before"
 QUANTIZED = "unsupported: already quantised"
+NOT_TRACED = (
+    "Its forward cannot be traced: a norm missing behind a layer, or a ReLU before it, was not "
+    "looked for (example_input= finds the latter)."
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,8 @@ class BinarizeReport:
     method: str
     rows: tuple[Row, ...]
     warnings: tuple[str, ...] = field(default=())
+    remark: str = ""
+    """What could not be looked for."""
 
     @property
     def binary(self) -> tuple[str, ...]:
@@ -85,6 +93,7 @@ class BinarizeReport:
             f"{len(self.binary)} of {len(self.rows)} layers are binary ({self.method}): "
             f"{bits:,} of {total:,} weights, {100 * bits / max(total, 1):.1f} %."
         )
+        lines += [self.remark] if self.remark else []
         return "\n".join(lines)
 
 
@@ -98,6 +107,7 @@ def binarize_(
     keep_last: bool = True,
     embeddings: bool = False,
     transformer: bool | None = None,
+    example_input: Any = None,
     **method_options: Any,
 ) -> BinarizeReport:
     """Make the layers of a model binary, in place, and report what happened to each.
@@ -116,6 +126,8 @@ def binarize_(
         transformer: Treat a transformers BERT as papers on binary BERT do: its word embeddings
             (not those of positions and token types) and the two products of every self-attention
             become binary as well. By default only for methods made for that, such as ``bit``.
+        example_input: A batch for one forward, which finds layers that take no value below zero,
+            and so only bits of +1. A tuple or a dict is unpacked.
         **method_options: Options of the method, such as ``weight_bits=4`` for ``dorefa``.
 
     Example:
@@ -136,11 +148,12 @@ def binarize_(
     whole = _wants_transformer(model, kind, transformer)
     products = bert.attentions(model) if whole else {}
     layers = dict(_weighted(model))
-    if not layers:
+    names = list(layers)
+    known = [name for name in names if not _is_foreign(layers[name])]
+    if not known:
         raise NoLayersMatchedError(
             "binarize_ found no Conv1d, Conv2d, Linear or Embedding in this model."
         )
-    names = list(layers)
     chosen_only, chosen_skip = as_patterns(only, "only"), as_patterns(skip, "skip")
     require_each_matches(chosen_only, [*names, *products], "only")
     require_each_matches(chosen_skip, [*names, *products], "skip")
@@ -153,13 +166,13 @@ def binarize_(
             verdicts[name] = "float: not in only="
         elif matches(name, chosen_skip):
             verdicts[name] = "float: in skip="
-    ends = ((keep_first, names[0], "first"), (keep_last, names[-1], "last"))
+    ends = ((keep_first, known[0], "first"), (keep_last, known[-1], "last"))
     for keep, name, place in ends:
         if keep and verdicts[name] in ("binary", LAZY) and name not in words:
             verdicts[name] = f"float: {place} layer"
     _require_choice(verdicts, chosen_only)
     chosen = [name for name in names if verdicts[name] == "binary"]
-    risks = pitfalls.find(model, set(chosen))
+    risks = pitfalls.find(model, set(chosen), example_input)
     rows = tuple(
         Row(name, type(layer).__name__, _weight_count(layer), verdicts[name])
         for name, layer in {**layers, **products}.items()
@@ -183,7 +196,7 @@ def binarize_(
         changes.undo()
         _revert(before)
         raise
-    return BinarizeReport(method, rows, tuple(found))
+    return BinarizeReport(method, rows, tuple(found), "" if risks.traced else NOT_TRACED)
 
 
 def _wants_transformer(model: nn.Module, method: type[Method], wanted: bool | None) -> bool:
@@ -206,8 +219,19 @@ def _weighted(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
                 f'"{_shown(name)}" is binary already ({module.method.describe()}); binarize_ '
                 "works on float models only."
             )
-        if isinstance(module, (*BINARY, *NO_BINARY_FORM)) or is_quantized(module):
+        if _is_listed(module) or _is_foreign(module):
             yield name, module
+
+
+def _is_listed(module: nn.Module) -> bool:
+    return isinstance(module, (*BINARY, *NO_BINARY_FORM)) or is_quantized(module)
+
+
+def _is_foreign(module: nn.Module) -> bool:
+    """Return whether a module that is none of torch's layers has a weight of its own."""
+    if _is_listed(module) or isinstance(module, (*pitfalls.NORMS, ParametrizationList)):
+        return False
+    return any(is_lazy(p) or p.dim() > 1 for p in module.parameters(recurse=False))
 
 
 def _refuse_wrapped(model: nn.Module) -> None:
@@ -326,4 +350,5 @@ def _revert(before: dict[nn.Module, type[nn.Module]]) -> None:
     for layer, original in before.items():
         for added in ("method", "auxiliary"):
             layer._modules.pop(added, None)
+        vars(layer).pop("duties", None)
         layer.__class__ = original

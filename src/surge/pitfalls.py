@@ -1,10 +1,12 @@
 """Known mistakes in binary architectures, found on the float model before conversion."""
 
+import math
 import operator
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ import torch.fx
 import torch.nn.functional as F
 from torch import nn
 
+from surge.compensation.dry_run import call, evaluating
 from surge.layers import StemConv2d
 
 PASSING: tuple[type[nn.Module], ...] = (
@@ -48,6 +51,10 @@ class Risks:
 
     fed_by_relu: list[str] = field(default_factory=list)
     not_normed: list[str] = field(default_factory=list)
+    never_negative: list[str] = field(default_factory=list)
+    """Layers that took no value below zero from the example, whatever makes it so."""
+    traced: bool = True
+    """Whether what stands before and behind layers could be seen."""
 
     def sentences(self, takes_signs: Collection[str]) -> list[str]:
         """Return one sentence per pitfall; a ReLU harms only layers that take signs."""
@@ -57,6 +64,12 @@ class Risks:
             found.append(
                 f"{_subject(fed)} fed by a ReLU, whose outputs are all >= 0: every input bit would "
                 "be +1. Use Hardtanh or PReLU instead, or put a norm between."
+            )
+        same = [n for n in self.never_negative if n in takes_signs and n not in fed]
+        if same:
+            found.append(
+                f"{_subject(same)} fed by values that are all >= 0 in the example: every input bit "
+                "is +1. Use Hardtanh or PReLU instead of a ReLU, or put a norm between."
             )
         if self.not_normed:
             found.append(
@@ -111,9 +124,11 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
                 buffer.copy_(value)
 
 
-def find(model: nn.Module, layers: set[str]) -> Risks:
+def find(model: nn.Module, layers: set[str], example: Any = None) -> Risks:
     """Look for pitfalls around the named layers, which are about to be binary."""
-    graph, risks = trace(model), Risks()
+    graph = trace(model)
+    same = [] if example is None else _never_negative(model, layers, example)
+    risks = Risks(never_negative=same, traced=graph is not None)
     if graph is None:
         return risks
     modules = dict(graph.named_modules())
@@ -125,6 +140,30 @@ def find(model: nn.Module, layers: set[str]) -> Risks:
         if not _reaches_norm(node, modules) and node.target not in risks.not_normed:
             risks.not_normed.append(node.target)
     return risks
+
+
+def _never_negative(model: nn.Module, layers: set[str], example: Any) -> list[str]:
+    """Return the layers that see no negative value in a forward, and see some."""
+    lowest: dict[str, float] = {}
+
+    def note(_module: nn.Module, args: Any, kwargs: Any, name: str) -> None:
+        x = args[0] if args else kwargs["input"]
+        if x.numel():
+            lowest[name] = min(lowest.get(name, math.inf), float(x.min()))
+
+    handles = [
+        model.get_submodule(name).register_forward_pre_hook(
+            partial(note, name=name), with_kwargs=True
+        )
+        for name in layers
+    ]
+    try:
+        with torch.no_grad(), evaluating(model):
+            call(model, example)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return [name for name in lowest if lowest[name] >= 0]
 
 
 def _fed_by_relu(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:

@@ -101,6 +101,19 @@ def test_zero_grad_forgets_squares():
     assert float(compensation.paths["2"].squares("main")) == 0.0
 
 
+def test_gradients_that_the_model_zeroes_take_their_squares_along():
+    results = []
+    for thrown_away in (None, BATCHES[1]):
+        net, optimizer, compensation = prepared()
+        compensation.follow(optimizer)
+        if thrown_away is not None:
+            loss_of(net, thrown_away).backward()
+            net.zero_grad()
+        train(net, optimizer, BATCHES[:1])
+        results.append(compensation.scales())
+    assert results[1] == results[0]
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_still_zeroes(set_to_none):
     net, optimizer, compensation = prepared()
@@ -192,9 +205,9 @@ def impatient(monkeypatch):
     monkeypatch.setattr(Watch, "PATIENCE", 5)
 
 
-def warnings_of(steps, **options):
+def warnings_of(steps, net=None, **options):
     """Train without ever updating the scale, and return what was said."""
-    net = mlp()
+    net = mlp() if net is None else net
     surge.compensate_(net, **options)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with warnings.catch_warnings(record=True) as caught:
@@ -207,6 +220,24 @@ def warnings_of(steps, **options):
 def test_never_updated_scale_warns_exactly_once():
     (sentence,) = warnings_of(steps=20)
     assert sentence.startswith("5 training forwards went by") and "follow(optimizer)" in sentence
+
+
+@pytest.mark.usefixtures("impatient")
+def test_layers_behind_a_frozen_one_warn_in_its_place():
+    net = mlp()
+    net[0].requires_grad_(False)
+    (sentence,) = warnings_of(steps=20, net=net)
+    assert sentence.startswith("5 training forwards went by")
+
+
+def test_compiled_training_that_never_renewed_a_scale_is_told_at_its_end():
+    net = mlp()
+    compensation = surge.compensate_(net)
+    compiled = torch.compile(net, backend="aot_eager")
+    compiled(rows()[0]).sum().backward()
+    assert all(path.forwards == 0 for path in compensation.paths.values())
+    with pytest.warns(SurgeWarning, match="Compiled training steps went by"):
+        surge.strip_(net)
 
 
 @pytest.mark.usefixtures("impatient")

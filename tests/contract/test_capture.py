@@ -21,8 +21,7 @@ def build(method, options):
     def step():
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(net(x), labels)
-        extra = surge.extra_loss(net)
-        (loss if extra is None else loss + extra).backward()
+        (loss + surge.extra_loss(net)).backward()
         optimizer.step()
         surge.on_step(net)
 

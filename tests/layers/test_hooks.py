@@ -32,8 +32,8 @@ def test_on_step_clamps_only_where_the_method_does():
     assert model[0].weight.eq(1).all() and model[1].weight.eq(3).all()
 
 
-def test_extra_loss_is_none_where_no_method_has_one():
-    assert extra_loss(nn.Sequential(BinaryLinear(4, 4))) is None
+def test_extra_loss_is_zero_where_no_method_has_one():
+    assert extra_loss(nn.Sequential(BinaryLinear(4, 4))) == 0
 
 
 def test_extra_loss_is_the_sum_over_methods():

@@ -57,7 +57,7 @@ def compensate_(
     """
     options = _options(eta=eta, auxiliary=auxiliary, scope=scope, **more)
     _refuse_wrappers(model)
-    patterns = as_patterns(only, "only"), as_patterns(skip, "skip")
+    patterns = None if only is None else as_patterns(only, "only"), as_patterns(skip, "skip")
     needs_clipped = options.scope == "clipped" or options.dose == "clipped_share"
     chosen, skipped = _choose(model, *patterns, clipped=needs_clipped)
     seen: dict[str, Seen] = {}
@@ -97,6 +97,8 @@ def strip_(model: nn.Module) -> list[str]:
     if not names:
         raise ConfigError("strip_: no layer of this model is compensated; nothing to remove.")
     for _, layer in binary_layers(model):
+        if isinstance(layer.auxiliary, AuxiliaryPath):
+            _ask_watch(layer.auxiliary)
         layer.auxiliary = None
     for clamp in recording_clamps(model):
         clamp.preactivation = None
@@ -137,7 +139,7 @@ def _refuse_wrappers(model: nn.Module) -> None:
 
 
 def _choose(
-    model: nn.Module, only: tuple[str, ...], skip: tuple[str, ...], *, clipped: bool
+    model: nn.Module, only: tuple[str, ...] | None, skip: tuple[str, ...], *, clipped: bool
 ) -> tuple[dict[str, BinaryLayer], dict[str, str]]:
     layers = {n: m for n, m in binary_layers(model) if m.geometry.kind != "embedding"}
     if not layers:
@@ -148,11 +150,11 @@ def _choose(
         if layer.auxiliary is not None:
             raise ConfigError(f'"{name}" is compensated already; call strip_ before compensate_.')
     names = list(layers)
-    require_each_matches(only, names, "only")
+    require_each_matches(only or (), names, "only")
     require_each_matches(skip, names, "skip")
     skipped: dict[str, str] = {}
     for name, layer in layers.items():
-        if (only and not matches(name, only)) or matches(name, skip):
+        if (only is not None and not matches(name, only)) or matches(name, skip):
             skipped[name] = "left out by pattern"
         elif layer.method.not_compensable:
             skipped[name] = layer.method.not_compensable
@@ -218,8 +220,16 @@ def _build(name: str, layer: BinaryLayer, options: PathOptions, number: int) -> 
 
 
 def _set_watch(paths: dict[str, Path]) -> None:
-    """Let the first layer count forwards, if there is a scale that must be renewed."""
-    first = next(iter(paths.values()))
-    adapts = first.options.fixed_scale is None or first.options.weight_side
-    if isinstance(first, AuxiliaryPath) and adapts:
-        first.watch = Watch()
+    """Let the layers watch together, if there are scales that must be renewed."""
+    watch = Watch()
+    for path in paths.values():
+        adapts = path.options.fixed_scale is None or path.options.weight_side
+        if isinstance(path, AuxiliaryPath) and adapts:
+            path.watch = watch
+
+
+def _ask_watch(path: AuxiliaryPath) -> None:
+    """Say of a model that was trained compiled, where forwards are not counted, what was missed."""
+    collected = any(probe.grad is not None for probe in path.probes.values())
+    if path.watch is not None and not path.watch.settled and not path.forwards and collected:
+        path.watch.warn("Compiled training steps")

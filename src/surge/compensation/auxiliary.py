@@ -54,6 +54,8 @@ class AuxiliaryPath(Path):
         """Draw or copy the auxiliary weight and set the first scale."""
         super().__init__(layer, options)
         self.watch: Watch | None = None
+        self.forwards = 0
+        """Training forwards so far; compiled ones are not counted."""
         self.learning = True
         self.clamp: tuple[RecordingHardtanh, ...] = ()
         self.alignment: Tensor | None = None
@@ -240,8 +242,13 @@ class AuxiliaryPath(Path):
                 "A compensated model runs under nn.DataParallel, whose replicas lose the scale; "
                 "use DistributedDataParallel."
             )
-        if self.watch is not None and not torch.compiler.is_compiling():
-            self.watch.count()
+        if torch.compiler.is_compiling():
+            return
+        self.forwards += 1
+        if self.watch is not None:
+            self.watch.heed(self.forwards)
+        if layer.weight.requires_grad and layer.weight.grad is None and not _in_backward():
+            self.reset_probes()  # gradients were thrown away, by whatever means: so are their norms
 
 
 class TiedPath(AuxiliaryPath):
@@ -324,6 +331,11 @@ def redraw(source: Tensor, shape: torch.Size, generator: torch.Generator) -> Ten
         chosen = torch.randint(values.numel(), (wanted,), generator=generator)
     drawn = values[chosen].view(shape)
     return torch.empty_like(source).copy_(drawn) if shape == source.shape else drawn.to(source)
+
+
+def _in_backward() -> bool:
+    """Return whether a backward is under way, which runs checkpointed layers again."""
+    return torch._C._current_graph_task_id() != -1
 
 
 PATHS: dict[Kind, type[AuxiliaryPath]] = {

@@ -114,7 +114,7 @@ class Compensation:
         for path in self._dual:
             path.forget()
             if path.watch is not None:
-                path.watch.renewed |= heard
+                path.watch.settled |= heard
 
     def _renew_scales(self) -> None:
         held = list(self._adaptive.values())

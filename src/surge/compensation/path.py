@@ -14,26 +14,29 @@ from surge.layers.base import Auxiliary, BinaryLayer
 
 
 class Watch:
-    """Counts training forwards until the scale is first renewed; one layer counts for all."""
+    """Says once, for all layers of a model, that training goes on and no scale is ever renewed."""
 
     PATIENCE = 200
 
     def __init__(self) -> None:
-        """Start with nothing seen."""
-        self.forwards = 0
-        self.renewed = False
+        """Begin with no scale renewed."""
+        self.settled = False
 
-    def count(self) -> None:
-        """Count one forward, and warn once if the scale was never renewed for long."""
-        self.forwards += 1
-        if not self.renewed and self.forwards == self.PATIENCE:
-            warnings.warn(
-                f"{self.forwards} training forwards went by and SURGE's scale was never updated: "
-                "call compensation.follow(optimizer) once, or compensation.step() after each "
-                "optimizer step, and backward() without inputs=, which leaves its norms out.",
-                SurgeWarning,
-                stacklevel=2,
-            )
+    def heed(self, forwards: int) -> None:
+        """Warn if a layer has run so often and nothing was renewed."""
+        if not self.settled and forwards >= self.PATIENCE:
+            self.warn(f"{forwards} training forwards")
+
+    def warn(self, gone: str) -> None:
+        """Warn, and be silent from now on."""
+        self.settled = True
+        warnings.warn(
+            f"{gone} went by and SURGE's scale was never updated: "
+            "call compensation.follow(optimizer) once, or compensation.step() after each "
+            "optimizer step, and backward() without inputs=, which leaves its norms out.",
+            SurgeWarning,
+            stacklevel=2,
+        )
 
 
 class Path(Auxiliary):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import UnsupportedLayerError
+from surge.layers.duties import Duties
 from surge.layers.product import (
     geometry_arguments,
     in_units,
@@ -36,6 +37,7 @@ class BinaryLayer(nn.Module):
     weight: nn.Parameter
     bias: nn.Parameter | None
     method: Method
+    duties: Duties
     auxiliary: Auxiliary | None
 
     def bind(self, method: str, options: dict[str, Any]) -> None:
@@ -45,6 +47,7 @@ class BinaryLayer(nn.Module):
         created = cls(self.geometry, self.weight.detach(), **options)
         self.method = created.to(self.weight.device)
         self.method.train(self.training)
+        self.duties = Duties(self.method)
         self.register_module("auxiliary", None)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
@@ -85,6 +88,8 @@ class BinaryLayer(nn.Module):
     def forward(self, input: Tensor) -> Tensor:  # torch's name, for calls by keyword
         """Binarise, multiply, scale; the auxiliary path acts only where a gradient will flow."""
         path = self.auxiliary
+        if self.training and not torch.compiler.is_compiling() and self.duties.missed:
+            self.duties.count()
         y: Tensor
         if path is not None and self.training and torch.is_grad_enabled() and input.requires_grad:
             y = path(self, input)

@@ -18,6 +18,7 @@ def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
 def on_epoch(model: nn.Module, epoch: int, epochs: int) -> None:
     """Set all schedules (ReCU's tau, IR-Net's k and t, a decaying dose) for this epoch."""
     for _, layer in binary_layers(model):
+        layer.duties.done("on_epoch")
         layer.method.on_epoch(epoch, epochs)
         layer.method.adapt(layer.weight)
         if layer.auxiliary is not None:
@@ -27,15 +28,20 @@ def on_epoch(model: nn.Module, epoch: int, epochs: int) -> None:
 def on_step(model: nn.Module) -> None:
     """Let methods act on their latent weights after an optimizer step (BNN clamps them)."""
     for _, layer in binary_layers(model):
+        layer.duties.done("on_step")
         layer.method.on_step(layer.weight)
 
 
-def extra_loss(model: nn.Module) -> Tensor | None:
-    """Return the methods' own losses, summed or averaged as each wants, plus the mean alignment."""
+def extra_loss(model: nn.Module) -> Tensor | float:
+    """Return what methods want to add to the loss of the last forward; 0 where none wants to.
+
+    Losses of layers are summed or averaged as their method wants; alignment losses are averaged.
+    """
     summed: list[Tensor] = []
     averaged: list[Tensor] = []
     aligned: list[Tensor] = []
     for _, layer in binary_layers(model):
+        layer.duties.done("extra_loss")
         term = layer.method.extra_loss(layer.weight)
         if term is not None:
             (averaged if layer.method.averages_extra_loss else summed).append(term)
@@ -44,4 +50,4 @@ def extra_loss(model: nn.Module) -> Tensor | None:
             aligned.append(extra)
     means = [torch.stack(terms).mean() for terms in (averaged, aligned) if terms]
     parts = [*summed, *means]
-    return torch.stack(parts).sum() if parts else None
+    return torch.stack(parts).sum() if parts else 0.0

@@ -94,6 +94,8 @@ class Step:
         known(variant, dict.fromkeys(VARIANTS), "variant")
         self.name, self.variant, self.mode, self.device = name, variant, mode, device
         self.batch, self.width = batch or network.batch, width
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # graphs, and kernels without a device, go there
         torch.manual_seed(0)
         self.model = built(name, width)
         binarize_(self.model, network.method, skip=network.skip)
@@ -159,7 +161,7 @@ class Step:
             logits = self.model(inputs)
         loss = F.cross_entropy(logits.float(), labels)
         extra = extra_loss(self.model)
-        return loss if extra is None else loss + extra
+        return loss + extra if isinstance(extra, Tensor) else loss
 
     def once(self, number: int = 0) -> None:
         """Do a step of the cycle without a graph."""

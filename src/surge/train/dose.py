@@ -105,15 +105,14 @@ def delivered_share(
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Put buffers, modes and random numbers back as they were; paths forget the forward."""
     paths = [m for m in model.modules() if isinstance(m, AuxiliaryPath)]
-    watched = [(path.watch, path.watch.forwards) for path in paths if path.watch is not None]
+    forwards = [path.forwards for path in paths]
     devices = {buffer.device for buffer in model.buffers() if buffer.device.type == "cuda"}
     try:
         with restored(model), torch.random.fork_rng(list(devices)):
             yield
     finally:
-        for watch, forwards in watched:
-            watch.forwards = forwards
-        for path in paths:
+        for path, count in zip(paths, forwards, strict=True):
+            path.forwards = count
             path.forget()
 
 

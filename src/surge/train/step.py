@@ -199,7 +199,7 @@ class TrainStep:
             outputs = self.objective.outputs(network, images)
         loss = self.objective.loss(outputs, labels, images)
         extra = extra_loss(self.parts.model)
-        total = loss if extra is None else loss + extra
+        total = loss + extra if isinstance(extra, Tensor) else loss
         return total, loss, self.objective.hits(outputs, labels)
 
     def forward(
