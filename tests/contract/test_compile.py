@@ -4,7 +4,7 @@ A backward that the compiler drops leaves the forward intact: only gradients can
 """
 
 import copy
-from functools import cache, partial
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -23,7 +23,7 @@ from tests.contract.subjects import (
     twin,
 )
 from tests.methods.test_quirks import DEFAULTS
-from tests.nets import CASES, COMPENSABLE, REPRESENTATIVES, VARIANTS, all_methods
+from tests.nets import CASES, COMPENSABLE, VARIANTS, all_methods
 
 PROBES = ("main", "auxiliary")
 
@@ -40,17 +40,7 @@ def assert_alive(seen):
     assert dead == []
 
 
-COMPILED = [
-    pair
-    for pair in PAIRS
-    if pair.values[0] in REPRESENTATIVES
-    or pair.id.endswith(("-conv2d-compensated", "-linear-plain", "-embedding-plain"))
-    or (pair.values[0] == "xnor" and "conv1d" in pair.id)  # whose map depends on the dimensions
-]
-"""All pairs of the representatives; of the others one per kind of layer and of path."""
-
-
-@pytest.mark.parametrize(("method", "case", "mode"), COMPILED)
+@pytest.mark.parametrize(("method", "case", "mode"), PAIRS)
 def test_compiled_gradients_equal_eager_ones(method, case, mode):
     layer = subject(method, case, mode)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
@@ -185,38 +175,23 @@ class Side(nn.Module):
         return torch.stack([layer(x) for layer, x in pairs])
 
 
-@cache
-def side_by_side(methods):
-    """Gradients of methods, eager and compiled; one graph, since a compiler starts slowly."""
-    torch._dynamo.reset()
-    net = Side(methods)
+def test_inductor_gradients_equal_eager_ones_for_every_method():
+    """In one graph, since a compiler starts slowly; outputs and inputs have a row per method."""
+    net = Side(COMPENSABLE)
     other = twin(net)
-    x = torch.randn(len(methods), 4, 8, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(len(COMPENSABLE), 4, 8, generator=torch.Generator().manual_seed(2))
     found = []
     for model, call in ((net, None), (other, torch.compile(other, fullgraph=True))):
         seen = observe(model, x, call)
         for name, layer in model.layers.items():
             seen |= {f"layers.{name}.{p}": layer.auxiliary.squares(p) for p in PROBES}
         found.append(seen)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("method", "among"),
-    [(method, REPRESENTATIVES) for method in REPRESENTATIVES]
-    + [pytest.param(m, COMPENSABLE, marks=pytest.mark.slow) for m in COMPENSABLE],
-)
-def test_inductor_gradients_equal_eager_ones(method, among):
-    """Of all methods on a GPU, and here if asked for: a compiler takes seconds for each."""
-    place = among.index(method)
-    expected, actual = (
-        {name: t for name, t in seen.items() if name.startswith(f"layers.{method}.")}
-        | {name: seen[name][place] for name in ("output", "input")}
-        for seen in side_by_side(tuple(among))
-    )
-    assert {f"layers.{method}.{p}" for p in ("weight", "auxiliary.weight", *PROBES)} <= set(actual)
+    expected, actual = found
+    parts = ("weight", "auxiliary.weight", *PROBES)
+    assert {f"layers.{m}.{part}" for m in COMPENSABLE for part in parts} <= set(actual)
     assert_all_close(actual, expected, rtol=1e-4, atol=1e-5)
     assert_alive(actual)
+    assert all(row.any() for row in actual["input"])
 
 
 def squares(net):
