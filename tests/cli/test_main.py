@@ -13,6 +13,7 @@ import tyro
 import surge.cli
 from surge.cli import CommandTree, discover, main
 from surge.cli._optional import REGISTRY
+from surge.cli._parse_errors import one_line
 from surge.errors import ConfigError, SurgeError
 
 NEW_COMMAND = '''
@@ -145,9 +146,60 @@ def test_unknown_option_of_the_frame_is_a_user_error(capsys):
     assert 'unknown option "--verbos"' in capsys.readouterr().err
 
 
-def test_unparsable_option_exits_2(capsys):
-    assert main(["theorem", "--samples", "many"]) == 2
-    assert "--samples" in capsys.readouterr().err
+UNPARSABLE = [
+    (
+        ["toy", "--seeds", "abc"],
+        "--seeds: invalid literal for int() with base 10: 'abc'. Expected: --seeds INT.",
+    ),
+    (
+        ["toy", "--sedes", "3"],
+        "Unrecognized options: --sedes, 3. Perhaps you meant: --seeds INT.",
+    ),
+    (
+        ["train", "--epoch", "4"],
+        "--epoch, 4. Perhaps you meant: --epochs INT, --test-epochs INT.",
+    ),
+    (["train", "--precision", "xx"], "Expected one of ('fp32', 'tf32', 'bf16')."),
+    (["evaluate"], "Missing from surge evaluate: RUN."),
+]
+
+
+@pytest.mark.parametrize(("words", "text"), UNPARSABLE)
+@pytest.mark.parametrize("width", ["40", "120"])
+def test_an_unparsable_command_line_is_one_line(capsys, monkeypatch, words, text, width):
+    monkeypatch.setenv("COLUMNS", width)
+    assert main(words) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1
+    assert captured.err.endswith(f"{text} Run `surge {words[0]} --help` for the options.\n")
+    assert captured.out == ""
+
+
+def test_an_unparsable_command_line_is_one_line_without_box_characters():
+    box = """
+ Value error
+ -----------------------------
+  Error parsing --seeds: no
+  number: 'abc'
+  ----------------------------
+  Argument helptext:
+      --seeds INT
+      Starts per arm.
+  ----------------------------
+  For full helptext, see toy --help
+"""
+    expected = "--seeds: no number: 'abc'. Expected: --seeds INT. Run `toy --help` for the options."
+    assert one_line(box.lstrip("\n"), "toy") == expected
+
+
+def test_what_is_written_while_a_good_command_line_is_read_is_kept(failing, capsys, monkeypatch):
+    def warned(*args, **kwargs):
+        sys.stderr.write("beware\n")
+        return Fails("0")
+
+    monkeypatch.setattr(tyro, "cli", warned)
+    assert main(["fails"]) == 0
+    assert capsys.readouterr().err == "beware\n"
 
 
 @pytest.mark.parametrize(

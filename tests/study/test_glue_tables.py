@@ -3,7 +3,15 @@
 import json
 from dataclasses import asdict, replace
 
-from surge.study.glue_tables import align_section, overhead_section, packed_section
+from surge.data.glue import TASKS
+from surge.data.glue_metrics import COLUMNS
+from surge.study.glue_tables import (
+    align_section,
+    averages_section,
+    metrics_section,
+    overhead_section,
+    packed_section,
+)
 from tests.study.stored import result
 
 
@@ -66,3 +74,40 @@ def test_agreement_of_engine_and_torch(tmp_path):
     store(tmp_path, "packed_bert.jsonl", line)
     wanted = "| mrpc-bit | 408 | 99.75 % | 97.50 % | 70.10 | 70.20 | 3,000,000 |"
     assert wanted in packed_section(tmp_path).replace("99.76", "99.75")
+
+
+PAPER = dict(zip(COLUMNS, (77.3, 77.5, 87.1, 86.2, 88.6, 24.1, 71.7, 80.6, 60.6), strict=True))
+
+
+def columns_of(method, **changes):
+    """A run for every column of GLUE, with what the paper prints."""
+    for column, score in PAPER.items():
+        task = column.removesuffix("-mm")
+        metric = "accuracy-mm" if column == "mnli-mm" else TASKS[task].metrics[0]
+        row = f"{task}-{method}"
+        known = {"table": "glue", "recipe": f"glue-{row}", "data": f"{task}, dev set, bert"}
+        yield replace(result(row, last=score, **known), metric=metric, best=score, **changes)
+
+
+def test_averages_are_over_9_columns_and_8_tasks():
+    lines = averages_section([*columns_of("bit-surge"), *columns_of("bit", seed=1)][:-1])
+    (row,) = lines.splitlines()[2:]
+    assert row == "| bit-surge | dev set, bert | own | 72.63 | 72.04 | 72.63 | 72.04 | 1 |"
+
+
+def test_averages_are_of_runs_of_one_kind():
+    runs = list(columns_of("bit"))
+    assert averages_section([*runs[:-1], replace(runs[-1], overrides={"epochs": 3})]) == ""
+    assert averages_section([*runs[:-1], replace(runs[-1], data="rte, dev set, other")]) == ""
+    assert averages_section([*runs[:-1], replace(runs[-1], overrides={"eta": 1.0})]) == ""
+
+
+def test_metrics_that_do_not_decide_have_rows_of_their_own():
+    known = {"table": "glue", "epochs": 3, "data": "mrpc, dev set, bert"}
+    run = replace(result("mrpc-bit", last=70.0, **known), metric="accuracy")
+    f1 = [replace(run, metric="f1", seed=seed, last=last) for seed, last in ((0, 1.0), (0, 80.0))]
+    f1.append(replace(f1[0], seed=1, last=82.0))
+    assert metrics_section([run]) == ""
+    assert metrics_section([run, *f1]).splitlines()[2:] == [
+        "| mrpc-bit | f1 | mrpc, dev set, bert | 3 | 81.00 +- 1.41 | 70.25 +- 0.00 | 2 |"
+    ]

@@ -1,16 +1,19 @@
 """The page about runs: none, half of one, one with NaN, fifty; and what its numbers are."""
 
 import json
+import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from surge.cli import main
+from surge.recipes.serial import dump
 from surge.recipes.voc import shortened, with_backbone
 from surge.study import run_page, run_tables
 from surge.study.report import Badge, render
 from surge.study.run_costs import costs_of
-from surge.study.stored_runs import open_run, store, without_surge
+from surge.study.stored_runs import one_per_seed, open_run, store, without_surge
 from tests.study.run_folders import write_run
 from tests.study.test_report import Page
 from tests.test_convert import tiny_bert
@@ -256,3 +259,103 @@ def test_tables_give_seconds_with_one_digit_and_none_where_none_were_taken(tmp_p
 def test_a_float_network_is_not_called_smaller_than_itself(tmp_path):
     assert "times less than fp32" in page_of([write_run(tmp_path)])
     assert "times less than fp32" not in page_of([write_run(tmp_path, "digits-cnn-float")])
+
+
+def on_part(path, **changed):
+    """Write into a run's config what part of the data it was tested on; return the path."""
+    run = open_run(path)
+    recipe = replace(run.recipe, data=replace(run.recipe.data, **changed))
+    path.joinpath("config.yaml").write_text(dump(recipe))
+    return path
+
+
+def compared_rows(paths):
+    (table,) = run_tables.compared([open_run(path) for path in paths])
+    return table.rows
+
+
+RESNET20 = "cifar10-resnet20-recu"
+
+
+def test_what_runs_were_tested_on_is_said_and_kept_apart(tmp_path):
+    whole = write_run(tmp_path / "a", RESNET20, epochs=60, last=82.8)
+    held_out = on_part(write_run(tmp_path / "b", RESNET20, epochs=60, last=82.4), held_out=True)
+    first = on_part(write_run(tmp_path / "c", RESNET20, epochs=60, last=50.0), limit=100)
+    words = ["test set", "held out", "test set, first 100"]
+    rows = compared_rows([whole, held_out, first])
+    assert [row["data"] for row in rows] == words
+    assert [row["last"] for row in rows] == ["82.80", "82.40", "50.00"]
+    runs = [open_run(path) for path in (whole, held_out, first)]
+    assert [row["data"] for row in run_tables.runs_table(runs).rows] == words
+    text = page_of([whole, held_out, first])
+    for part in words:
+        assert f"{RESNET20}, {part}, 60 epochs, n = 1: best at the end" in text
+        assert f"{RESNET20}, {part}, seed 0" in text
+
+
+def test_runs_of_other_image_sizes_are_kept_apart(tmp_path):
+    row = "imagenette-onestage-bireal"
+    small = on_part(write_run(tmp_path / "a", row, last=70.0), size=128)
+    large = on_part(write_run(tmp_path / "b", row, seed=1, last=80.0), size=224)
+    assert [r["last"] for r in compared_rows([small, large])] == ["70.00", "80.00"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "data", "paper"),
+    [
+        ({}, {}, "87.4"),
+        ({}, {"held_out": True}, None),
+        ({}, {"limit": 100}, None),
+        ({"lr": 0.2}, {}, None),
+    ],
+)
+def test_papers_figure_stands_beside_runs_of_the_whole_test_set_alone(
+    tmp_path, changed, data, paper
+):
+    path = on_part(write_run(tmp_path, RESNET20, epochs=600), **data)
+    environment = json.loads((path / "env.json").read_text())
+    (path / "env.json").write_text(json.dumps({**environment, "overrides": changed}))
+    (row,) = compared_rows([path])
+    assert row["paper"] == paper
+
+
+def test_a_seed_counts_once_and_what_is_left_out_is_named(tmp_path):
+    old, new = (write_run(tmp_path / name, last=last) for name, last in (("a", 90.0), ("b", 96.0)))
+    cut = write_run(tmp_path / "c", done=3)
+    for age, path in enumerate((new, old)):
+        os.utime(path / "metrics.jsonl", (1000 - age, 1000 - age))
+    runs = [open_run(path) for path in (new, old, cut)]
+    assert one_per_seed(runs) == runs[:1]
+    assert [(row["n"], row["last"]) for row in compared_rows([new])] == [(1, "96.00")]
+    text = page_of([new, old, cut])
+    assert "96.00" in text and "93.00" not in text
+    assert f"Not in means and figures: {old}, {cut}. Of several runs of a seed one counts" in text
+    assert "3 runs of 1 recipe" in text
+    assert "Not in means" not in page_of([new])
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 torn"])
+def test_a_damaged_map_counts_as_missing_and_is_named(tmp_path, capsys, content):
+    path = write_run(tmp_path)
+    (path / "probe-maps").mkdir()
+    np.savez(path / "probe-maps" / "epoch0009.npz", a=np.zeros(3))
+    damaged = path / "probe-maps" / "epoch0019.npz"
+    damaged.write_bytes(content)
+    run = open_run(path)
+    assert list(run.maps) == [9] and run.damaged == [damaged]
+    page = tmp_path / "page.html"
+    assert main(["report", str(path), "--out", str(page)]) == 0
+    line = f"Not read, as damaged: {damaged}."
+    assert line in page.read_text() and line in capsys.readouterr().out
+
+
+def test_a_map_with_a_byte_turned_counts_as_missing(tmp_path):
+    path = write_run(tmp_path)
+    (path / "probe-maps").mkdir()
+    file = path / "probe-maps" / "epoch0009.npz"
+    np.savez_compressed(file, a=np.arange(99.0))
+    whole = file.read_bytes()
+    for place in range(0, len(whole), 7):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        run = open_run(path)
+        assert run.damaged == [file] or 9 in run.maps

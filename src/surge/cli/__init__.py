@@ -26,10 +26,12 @@ from __future__ import annotations
 import errno
 import importlib
 import inspect
+import io
 import os
 import pkgutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -169,15 +171,20 @@ def _run(command: type[Command], name: str, words: list[str]) -> int:
     import tyro
 
     from surge.cli._optional import REGISTRY
+    from surge.cli._parse_errors import one_line
     from surge.cli.console import make_console
 
-    about = _doc(command)
+    about, said = _doc(command), io.StringIO()
     try:
-        parsed = tyro.cli(
-            command, prog=f"surge {name}", description=about, args=words, registry=REGISTRY
-        )
+        with redirect_stderr(said):
+            parsed = tyro.cli(
+                command, prog=f"surge {name}", description=about, args=words, registry=REGISTRY
+            )
     except SystemExit as stop:  # tyro has printed the help (0) or what it could not parse (2)
-        return stop.code if isinstance(stop.code, int) else _USER_MISTAKE
+        if not stop.code:
+            return 0
+        raise ConfigError(one_line(said.getvalue(), f"surge {name}")) from None
+    sys.stderr.write(said.getvalue())
     return parsed.run(make_console()) or 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from surge.errors import ConfigError
 from surge.study import figures, probe_figures, results, run_page, sweeps
 from surge.study.report import write_report
-from surge.study.stored_runs import open_run, store
+from surge.study.stored_runs import one_per_seed, open_run, store
 from surge.train.run import CONFIG
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def report(command: ReportCommand, console: Console) -> Path:
     runs = [open_run(path) for path in _folders(command.runs, console)]
     if command.keep is not None:
         _keep([run.path for run in runs], command.keep, console)
+    for line in run_page.warnings(runs):
+        console.print(line, style="yellow", markup=False, soft_wrap=True)
     command.out.parent.mkdir(parents=True, exist_ok=True)
     page = write_report(
         command.out,
@@ -50,7 +52,7 @@ def report(command: ReportCommand, console: Console) -> Path:
         foot=run_page.FOOT,
     )
     if command.figures is not None:
-        written = probe_figures.write_all(runs, command.figures)
+        written = probe_figures.write_all(one_per_seed(runs), command.figures)
         stored = [r for table in sorted(command.results.glob("*.jsonl")) for r in _read(table)]
         written += sweeps.write(stored, command.figures)
         for path in written:

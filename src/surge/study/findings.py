@@ -1,7 +1,8 @@
 """Every claim of the paper beside what was measured here: ``docs/findings.md`` is made from this.
 
-Numbers come from ``results/`` alone. Verdicts follow from them; the words about a cause are written
-by hand for the verdict that they explain, and are left out as soon as another one is found.
+Numbers come from ``results/``, or are counted when the page is made. Verdicts follow from them; the
+words about a cause are written by hand for the verdict that they explain, and are left out as soon
+as another one is found.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from statistics import fmean
 from typing import Any
 
 from surge.errors import ConfigError
-from surge.recipes import get_recipe, overridden
-from surge.study import results, speed_table, sweeps
+from surge.recipes import get_recipe
+from surge.recipes.variants import row_with
+from surge.study import results, sweeps
 from surge.study.markers import replaced
-from surge.study.results import data_name
+from surge.study.results import data_name, select
 from surge.study.statistics import Estimate, estimate
 from surge.study.stored_runs import StoredRun, open_run
-from surge.study.tables import make_rows
+from surge.study.tables import paired
 from surge.train.run import RunFolder
 
 BEGIN, END = "<!-- findings -->\n", "<!-- /findings -->\n"
@@ -83,38 +85,50 @@ def judged(value: Estimate | None, unit: str, *, claimed: int = 1) -> Measured:
     return Measured(words, OPPOSITE if low * claimed < 0 and high * claimed < 0 else NOT)
 
 
-def step_cost(network: str, claimed: float) -> Callable[[Stored], Measured]:
-    """Measure the time of a step with SURGE over one without, as printed and as done here."""
-
-    def measure(stored: Stored) -> Measured:
-        found = speed_table.over_plain(speed_table.everything(stored.folder), network)
-        if ("surge", "captured") not in found:
-            return Measured("nothing stored yet", OPEN)
-        shown = (speed_table.PAPER_FORM, ("surge", "captured"), ("tied", "captured"))
-        kept = [kind for kind in shown if kind in found]
-        words = ", ".join(f"{v}, {mode}: {found[v, mode]:.2f}" for v, mode in kept)
-        verdict = REPRODUCED if found["surge", "captured"] <= claimed else NOT
-        return Measured(words, verdict)
-
-    return measure
+def gain(model: str, variant: str = "") -> Callable[[Stored], Measured]:
+    """Measure ReCU with SURGE, or with a variant of it, minus ReCU on CIFAR-10."""
+    return minus(row_with(f"{model}-recu", variant), f"{model}-recu")
 
 
-def gain(model: str, *, base: str = "recu", table: str = "cifar10") -> Callable[[Stored], Measured]:
-    """Measure a row with SURGE minus the same without, as the recipe has it.
+def minus(ours: str, theirs: str, *, table: str = "cifar10") -> Callable[[Stored], Measured]:
+    """Measure a row minus another, as the recipe of the first has it.
 
     While that has too few pairs, the longest training that has enough is shown in its place.
     """
 
     def measure(stored: Stored) -> Measured:
-        recipe = get_recipe(f"{table}-{model}-{base}-surge")
-        data, own = data_name(recipe), recipe.train.epochs
-        kept = [r for r in results.read(stored.folder, table) if r.data == data and not r.setting]
-        lengths = sorted({r.epochs for r in kept if r.row == recipe.row} - {own}, reverse=True)
-        trained = [own, *lengths]
-        rows = make_rows([overridden(recipe, {"epochs": epochs}) for epochs in trained], kept)
-        found = {row.epochs: row.difference for row in rows}
+        recipe = get_recipe(f"{table}-{ours}")
+        own, wanted = recipe.train.epochs, {"data": data_name(recipe), "setting": ""}
+        kept = select(results.read(stored.folder, table), **wanted, metric=recipe.metric)
+        mine = select(kept, row=ours)
+        trained = [own, *sorted({r.epochs for r in mine} - {own}, reverse=True)]
+        others = select(kept, row=theirs)
+        found = {n: paired(select(mine, epochs=n), select(others, epochs=n)) for n in trained}
         shown = next((epochs for epochs in trained if enough(found[epochs])), own)
         return judged(found[shown], " points" if shown == own else f" points at {shown} epochs")
+
+    return measure
+
+
+def on_glue(
+    ours: str, theirs: str, *, claimed: int = 1, budget: bool = False
+) -> Callable[[Stored], Measured]:
+    """Measure an arm of GLUE minus another, paired by task and seed; of any BERT that is stored.
+
+    With ``budget``, both were given the same time; else as many epochs.
+    """
+
+    def measure(stored: Stored) -> Measured:
+        found: dict[str, dict[tuple[object, ...], float]] = {ours: {}, theirs: {}}
+        for r in results.read(stored.folder, "glue"):
+            task, _, arm = r.row.partition("-")
+            given = r.overrides.get("budget")
+            setting = f"budget={given}" if budget and given else ""
+            alike = r.setting == setting and budget == bool(given) and "dev set" in r.data
+            if arm in found and alike and r.metric == get_recipe(r.recipe).metric:
+                length = given if budget else r.epochs
+                found[arm][task, r.seed, r.data, r.precision, length] = r.last
+        return difference_of(found[ours], found[theirs], claimed=claimed)
 
     return measure
 
@@ -158,7 +172,7 @@ def best_eta(table: str, row: str, claimed: float) -> Callable[[Stored], Measure
         means = {eta: fmean(seeds.values()) for eta, seeds in curve.points.items()}
         rival = max((eta for eta in means if eta != claimed), key=lambda eta: means[eta])
         shown = ", ".join(f"{eta:g}: {mean:.2f}" for eta, mean in sorted(means.items()))
-        found = _difference_of(curve.points[claimed], curve.points[rival])
+        found = difference_of(curve.points[claimed], curve.points[rival])
         words = f"{shown} ({where}); minus {rival:g}: {found.words}"
         return Measured(words, found.verdict)
 
@@ -178,16 +192,17 @@ def large_scale_hurts(table: str, row: str, above: float) -> Callable[[Stored], 
         falls = {scale: fmean(seeds.values()) - usual for scale, seeds in large.items()}
         largest = max(large)  # named before looking: the worst of several would flatter the claim
         shown = ", ".join(f"{scale:g}: {fall:+.2f}" for scale, fall in sorted(falls.items()))
-        found = _difference_of(large[largest], adaptive, claimed=-1)
+        found = difference_of(large[largest], adaptive, claimed=-1)
         words = f"minus AGS, {shown} ({where}); at {largest:g}: {found.words}"
         return Measured(words, found.verdict)
 
     return measure
 
 
-def _difference_of(
-    ours: Mapping[int, float], theirs: Mapping[int, float], *, claimed: int = 1
+def difference_of(
+    ours: Mapping[Any, float], theirs: Mapping[Any, float], *, claimed: int = 1
 ) -> Measured:
+    """Judge a difference over the seeds, or other keys, that both have."""
     pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
     return judged(estimate(pairs) if pairs else None, " points", claimed=claimed)
 

@@ -75,6 +75,12 @@ def ratio(
     return float(times[engine] / times[over])
 
 
+def fairest(rows: Sequence[Row]) -> str:
+    """Return by what rows are compared: the latency, or processor time on a busy machine."""
+    busy = rows[0].beside_others and all(row.processor_ms for row in rows)
+    return PROCESSOR if busy else "median_ms"
+
+
 def shown(rows: Sequence[Row]) -> list[dict[str, object]]:
     """Return the rows as the command prints them."""
     return [

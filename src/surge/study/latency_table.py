@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from surge.study.contenders import ENGINES
-from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, Row, ratio, read
+from surge.study.latency import BASE, BINARY, OURS, PROCESSOR, Row, fairest, ratio, read
 from surge.study.workloads import NETWORKS
 
 
@@ -34,8 +34,8 @@ def section(folder: Path) -> str:
 def _line(rows: Sequence[Row]) -> str:
     """Return one row: latencies, or processor times (*p*) where the machine was busy."""
     first = rows[0]
-    busy = first.beside_others and all(row.processor_ms for row in rows)
-    by, mark = (PROCESSOR, " p") if busy else ("median_ms", "")
+    by = fairest(rows)
+    mark = " p" if by == PROCESSOR else ""
     times = {row.engine: getattr(row, by) for row in rows}
     name = first.network if first.batch == 1 else f"{first.network}, batch {first.batch}"
     cells = [name, str(first.threads)]

@@ -21,6 +21,8 @@ _DEPTHS = ("blue", "sky", "green", "mint", "orange", "vermilion", "purple")
 _NAMED = 6
 """Layers that a legend can name; of more it names the first, the middle and the last."""
 MOST_NAMED_ARMS = 9
+MOST_TESTS = 60
+"""Points of a line over time; hundreds of tests of many runs are a cloud."""
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
@@ -143,14 +145,15 @@ def final(axes: Axes, rows: Points) -> None:
 
 
 def time(axes: Axes, rows: Points) -> None:
-    """One line per run: the metric against minutes or seconds."""
+    """One line per run, through its last epoch: the metric against minutes or seconds."""
     longest = max((row["seconds"] for row in rows), default=0.0)
     unit, size = ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
     found = _grouped(rows, "arm")
     names = short_names(list(found))
     for arm, style in arm_styles(list(found)).items():
         for number, mine in enumerate(_grouped(found[arm], "seed").values()):
-            seconds, value = _columns(mine, "seconds", "value")
+            drawn = mine[:: -math.ceil(len(mine) / MOST_TESTS)]
+            seconds, value = _columns(drawn, "seconds", "value")
             label = names[arm] if number == 0 else "_"
             axes.plot([s / size for s in seconds], value, label=label, **style.line())
     _finish(axes, x=unit, y="%")

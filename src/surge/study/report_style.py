@@ -58,7 +58,7 @@ th { text-align: left; font-weight: 600; color: var(--quiet); white-space: nowra
 td { border-bottom: 1px solid var(--line); padding: 0.42rem 0.7rem; vertical-align: top; }
 tbody tr:last-child td { border-bottom: none; }
 tbody tr:hover td { background: var(--back); }
-td:not(:last-child), .number { white-space: nowrap; }
+td:not(:first-child):not(:last-child), .number { white-space: nowrap; }
 td:last-child:not(.number) { min-width: 7.5rem; }
 .number { text-align: right; }
 td:first-child, th:first-child { padding-left: 0; }
@@ -112,7 +112,7 @@ th[aria-sort="descending"] button::after { content: " ▼"; }
   main, header > div, footer { padding-left: 0.8rem; padding-right: 0.8rem; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: 0.5rem; }
   th, td { padding-left: 0.45rem; padding-right: 0.45rem; }
-  td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 7.5rem; }
+  td:first-child { overflow-wrap: anywhere; min-width: 7.5rem; }
 }
 @media print {
   body { background: none; } section { border: none; padding: 0; } nav { display: none; }

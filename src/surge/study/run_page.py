@@ -23,7 +23,15 @@ from surge.study.report import (
 from surge.study.report_chart import Bars, Chart, Curve
 from surge.study.run_costs import costs_of
 from surge.study.run_tables import compared, final_estimate, runs_table, state
-from surge.study.stored_runs import StoredRun, arms, in_words, networks, number, ordered
+from surge.study.stored_runs import (
+    StoredRun,
+    arms,
+    grouped,
+    in_words,
+    number,
+    one_per_seed,
+    ordered,
+)
 
 TITLE = "SURGE: what the runs did"
 FOOT = "One file, nothing loaded from elsewhere: keep it or send it."
@@ -57,14 +65,15 @@ def make_sections(runs: Sequence[StoredRun]) -> list[Section]:
             )
         ]
     runs = ordered(runs)
+    counted = one_per_seed(runs)
     made = [
-        Section("At a glance", [_tiles(runs), *_warnings(runs)]),
+        Section("At a glance", [_tiles(runs), *map(Text, warnings(runs))]),
         Section("Learning curves", [chart(runs)]),
-        Section("Compared", compared(runs)),
+        Section("Compared", compared(counted)),
         Section("Runs", [runs_table(runs)]),
         Section("Layers", _layers(runs)),
     ]
-    made += _figures(runs)
+    made += _figures(counted)
     return [*made, Section("How it was made", _making(runs))]
 
 
@@ -96,35 +105,51 @@ def _tiles(runs: Sequence[StoredRun]) -> Tiles:
     tiles["finished"] = str(sum(run.finished for run in runs))
     hours = sum(run.seconds for run in runs) / 3600
     tiles["of training"] = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
-    for network, mine in list(networks(runs).items())[:MOST_BEST]:
+    parts = grouped(one_per_seed(runs), lambda run: (run.network, run.data))
+    for (_, data), mine in list(parts.items())[:MOST_BEST]:
         means = {arm: found for arm, held in arms(mine).items() if (found := final_estimate(held))}
         if means:
             arm, found = max(means.items(), key=lambda pair: pair[1].mean)
-            epochs = _count(int(network.split("-")[2].removesuffix("ep")), "epoch")
-            tiles[f"{arm}, {epochs}, n = {found.n}: best at the end"] = f"{found.mean:.2f} %"
+            epochs = _count(mine[0].recipe.train.epochs, "epoch")
+            label = f"{arm}, {data}, {epochs}, n = {found.n}: best at the end"
+            tiles[label] = f"{found.mean:.2f} %"
     return Tiles(tiles)
 
 
-def _warnings(runs: Sequence[StoredRun]) -> list[Block]:
-    bad = [run for run in runs if state(run).tone == "bad"]
-    if not bad:
-        return []
-    names = ", ".join(run.path.name for run in bad[:5]) + (", …" if len(bad) > 5 else "")
-    return [Text(f"Not finite: {names}. Curves have gaps there, and such runs are in no mean.")]
+def warnings(runs: Sequence[StoredRun]) -> list[str]:
+    """Say what is not as it should be: numbers, seeds, files."""
+    counted = set(one_per_seed(runs))
+    said = {
+        "Not finite: {}. Curves have gaps there, and such runs are in no mean.": [
+            run.path.name for run in runs if state(run).tone == "bad"
+        ],
+        "Not in means and figures: {}. Of several runs of a seed one counts, a finished one "
+        "before others, then the one written last.": [
+            str(run.path) for run in runs if run not in counted
+        ],
+        "Not read, as damaged: {}.": [str(file) for run in runs for file in run.damaged],
+    }
+    return [text.format(_some(names)) for text, names in said.items() if names]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
 
 
 def chart(runs: Sequence[StoredRun]) -> Chart:
-    """Return the learning curves of all runs, one colour per arm."""
-    styles = arm_styles(list(arms(runs)))
+    """Return the learning curves of all runs, one colour per arm and part of the data."""
+    mixed = {arm for arm, held in arms(runs).items() if len({run.data for run in held}) > 1}
+    called = {run: f"{run.arm}, {run.data}" if run.arm in mixed else run.arm for run in runs}
+    styles = arm_styles(list(called.values()))
     names = {colour: name for name, colour in COLOURS.items()}
     metrics = {run.metric: f"{_word(run.metric)}, test, %" for run in runs}
     known = {key for run in runs for row in run.epochs for key in row}
     curves = [
         Curve(
-            name=f"{run.arm}, seed {run.seed}",
-            group=run.arm,
-            colour=names[styles[run.arm].colour],
-            dashed=styles[run.arm].dashes != "-",
+            name=f"{called[run]}, seed {run.seed}",
+            group=called[run],
+            colour=names[styles[called[run]].colour],
+            dashed=styles[called[run]].dashes != "-",
             epochs=[int(row["epoch"]) + 1 for row in run.epochs],
             seconds=list(accumulate(number(row.get("seconds")) or 0.0 for row in run.epochs)),
             values={

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from surge.study.report import Badge, Block, Table
+from surge.study.results import data_name
 from surge.study.statistics import Estimate, estimate
-from surge.study.stored_runs import StoredRun, arms, networks, number, without_surge
+from surge.study.stored_runs import StoredRun, grouped, number, without_surge
+from surge.study.tables import paper_figure
 
 
 def state(run: StoredRun) -> Badge:
@@ -35,20 +37,17 @@ def final_estimate(runs: Sequence[StoredRun]) -> Estimate | None:
 
 
 def compared(runs: Sequence[StoredRun]) -> list[Block]:
-    """Return mean, spread and paired interval of every recipe."""
-    found = {
-        (arm, network): held
-        for network, mine in networks(runs).items()
-        for arm, held in arms(mine).items()
-    }
+    """Return mean, spread and paired interval of every recipe, on every part of the data."""
+    found = grouped(runs, lambda run: (run.arm, run.network, run.data))
     rows = []
-    for (arm, network), held in found.items():
+    for (arm, network, data), held in found.items():
         last = final_estimate(held)
         best = [run.best for run in held if run.finished and run.best is not None]
-        difference = paired(held, found.get((without_surge(arm) or "", network), []))
+        difference = paired(held, found.get((without_surge(arm) or "", network, data), []))
         rows.append(
             {
                 "arm": arm,
+                "data": data,
                 "epochs": max(run.recipe.train.epochs for run in held),
                 "paper": _paper(held[0]),
                 "last": _spread(last),
@@ -62,6 +61,7 @@ def compared(runs: Sequence[StoredRun]) -> list[Block]:
     columns = {
         "arm": "recipe",
         "epochs": "epochs",
+        "data": "tested on",
         "paper": "paper",
         "last": "last epoch",
         "best": "best epoch",
@@ -86,10 +86,10 @@ def compared(runs: Sequence[StoredRun]) -> list[Block]:
 
 
 def _paper(run: StoredRun) -> str | None:
-    """Return what the paper prints, for runs that are as long as the paper's."""
-    shorter = "epochs" in (run.environment.get("overrides") or {})
-    known = run.recipe.paper
-    return None if known is None or shorter else f"{known:.1f}"
+    """Return what the paper prints, beside runs of the recipe as it is alone."""
+    recipe = run.recipe
+    known = paper_figure(recipe.name, recipe.train.epochs, data_name(recipe), run.setting)
+    return None if known is None else f"{known:.1f}"
 
 
 def paired(runs: Sequence[StoredRun], base: Sequence[StoredRun]) -> Estimate | None:
@@ -149,6 +149,7 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
     rows = [
         {
             "run": run.path.name,
+            "data": run.data,
             "seed": run.seed,
             "state": state(run),
             "last": run.last,
@@ -163,6 +164,7 @@ def runs_table(runs: Sequence[StoredRun]) -> Table:
         "run": "run",
         "state": "state",
         "seed": "seed",
+        "data": "tested on",
         "last": "last, %",
         "best": "best, %",
         "seconds": "seconds",

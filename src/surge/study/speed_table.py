@@ -90,11 +90,21 @@ def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def over_plain(rows: Sequence[Row], network: str) -> dict[tuple[str, str], float]:
-    """Return (variant, mode) of a network: its time over the plain step's in that mode."""
-    found = [row for row in newest(own_kind(rows, network)) if row.variant != "plain"]
-    pairs = {(row.variant, row.mode): pair(row, rows, "plain", row.mode) for row in found}
-    return {kind: held[0].step_ms / held[1].step_ms for kind, held in pairs.items() if held}
+def over_plain(
+    rows: Sequence[Row], network: str, field: str = "step_ms"
+) -> dict[tuple[str, str], float]:
+    """Return (variant, mode) of a network: its time over the plain step's in that mode.
+
+    With another field, that in the place of the time.
+    """
+    known = [row for row in rows if getattr(row, field)]
+    found = [row for row in newest(own_kind(known, network)) if row.variant != "plain"]
+    pairs = {(row.variant, row.mode): pair(row, known, "plain", row.mode) for row in found}
+    return {
+        kind: getattr(held[0], field) / getattr(held[1], field)
+        for kind, held in pairs.items()
+        if held
+    }
 
 
 def section(folder: Path) -> str:

@@ -8,23 +8,33 @@ from __future__ import annotations
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tokenize import TokenError
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surge.recipes.recipe import Recipe
-from surge.study.results import NEUTRAL
+from surge.study.results import NEUTRAL, data_name
 from surge.train.recorder import read_records
 from surge.train.run import CONFIG, RunFolder
 
 Arrays = Mapping[str, NDArray[Any]]
+Key = TypeVar("Key")
 TOLD = (CONFIG, "env.json")
 """Files that name places of the machine they were written on."""
 KEPT = (*TOLD, "metrics.jsonl", "probe.jsonl", "summary.txt")
+UNREADABLE = (
+    *(OSError, EOFError, ValueError, TypeError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, TokenError),
+)
+"""What numpy raises for archives with bytes turned or missing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +50,8 @@ class StoredRun:
     """Lines of ``probe.jsonl``; empty unless ``--record`` was given."""
     maps: Mapping[int, Arrays]
     """Heat maps by epoch."""
+    damaged: Sequence[Path] = ()
+    """Heat maps that cannot be read."""
 
     @property
     def seed(self) -> int:
@@ -47,11 +59,20 @@ class StoredRun:
         return int(self.environment["seed"])
 
     @property
+    def setting(self) -> str:
+        """What was changed in the recipe itself."""
+        changed = self.environment.get("overrides") or {}
+        return " ".join(f"{key}={changed[key]}" for key in sorted(changed) if key not in NEUTRAL)
+
+    @property
     def arm(self) -> str:
         """What the run is one seed of: the recipe with what was changed in it."""
-        changed = self.environment.get("overrides") or {}
-        others = [f"{key}={changed[key]}" for key in sorted(changed) if key not in NEUTRAL]
-        return " ".join([self.recipe.name, *others])
+        return f"{self.recipe.name} {self.setting}".rstrip()
+
+    @property
+    def data(self) -> str:
+        """What it was tested on: ``test set``, ``held out``, ``test set, first 100``."""
+        return data_name(self.recipe).removeprefix(f"{self.recipe.data.name}, ")
 
     @property
     def network(self) -> str:
@@ -63,6 +84,12 @@ class StoredRun:
         if recipe.data.limit is not None:
             parts.append(f"first{recipe.data.limit}")
         return "-".join(parts)
+
+    @property
+    def written(self) -> float:
+        """When the last epoch was added to the folder."""
+        file = self.path / "metrics.jsonl"
+        return file.stat().st_mtime if file.exists() else 0.0
 
     @property
     def finished(self) -> bool:
@@ -105,11 +132,15 @@ def open_run(path: Path) -> StoredRun:
         CheckpointMismatchError: it is not one, or its config or environment is damaged.
     """
     folder, recipe, environment = RunFolder.open(path)
-    maps = {}
+    maps, damaged = {}, []
     for file in sorted((path / "probe-maps").glob("epoch*.npz")):
-        with np.load(file) as arrays:
-            maps[int(file.stem.removeprefix("epoch"))] = dict(arrays)
-    return StoredRun(path, recipe, environment, folder.metrics(), read_records(folder), maps)
+        try:
+            with np.load(file) as arrays:
+                maps[int(file.stem.removeprefix("epoch"))] = dict(arrays)
+        except UNREADABLE:
+            damaged.append(file)
+    records = read_records(folder)
+    return StoredRun(path, recipe, environment, folder.metrics(), records, maps, damaged)
 
 
 def store(path: Path, where: Path) -> Path:
@@ -145,20 +176,30 @@ def ordered(runs: Sequence[StoredRun]) -> list[StoredRun]:
     return sorted(runs, key=lambda run: (run.network, run.arm, run.seed))
 
 
+def grouped(
+    runs: Sequence[StoredRun], key: Callable[[StoredRun], Key]
+) -> dict[Key, list[StoredRun]]:
+    """Return the runs by some key, in the order given."""
+    found: dict[Key, list[StoredRun]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return found
+
+
 def arms(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
     """Return the runs by arm, in the order given."""
-    found: dict[str, list[StoredRun]] = {}
-    for run in runs:
-        found.setdefault(run.arm, []).append(run)
-    return found
+    return grouped(runs, lambda run: run.arm)
 
 
 def networks(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
     """Return the runs by network, in the order given."""
-    found: dict[str, list[StoredRun]] = {}
-    for run in runs:
-        found.setdefault(run.network, []).append(run)
-    return found
+    return grouped(runs, lambda run: run.network)
+
+
+def one_per_seed(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    """Return one run of each seed: a finished one before others, then the one written last."""
+    same = grouped(runs, lambda run: (run.arm, run.network, run.data, run.seed))
+    return [max(held, key=lambda run: (run.finished, run.written)) for held in same.values()]
 
 
 def in_words(network: str) -> str:

@@ -80,17 +80,19 @@ def stored_rows(results: Sequence[Result]) -> list[TableRow]:
     """
     found: dict[Kind, float | None] = {}
     for r in results:
-        found.setdefault(Kind(r.row, r.epochs, r.data, r.metric, r.setting), _paper(r))
+        kind = Kind(r.row, r.epochs, r.data, r.metric, r.setting)
+        found.setdefault(kind, paper_figure(r.recipe, r.epochs, r.data, r.setting))
     return [_make_row(kind, paper, results) for kind, paper in found.items()]
 
 
-def _paper(result: Result) -> float | None:
+def paper_figure(name: str, epochs: int, data: str, setting: str) -> float | None:
+    """Return what the paper prints for a recipe, beside runs of the recipe as it is alone."""
     try:
-        recipe = get_recipe(result.recipe)
+        recipe = get_recipe(name)
     except ConfigError:  # a row of an earlier version
         return None
-    own = recipe.train.epochs == result.epochs and not result.setting
-    return recipe.paper if own and data_name(recipe) == result.data else None
+    own = recipe.train.epochs == epochs and not setting
+    return recipe.paper if own and data_name(recipe) == data else None
 
 
 def _make_row(kind: Kind, paper: float | None, results: Sequence[Result]) -> TableRow:
