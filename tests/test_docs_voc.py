@@ -24,6 +24,7 @@ SHORTER = {
     "reproduce": (*SMALL, "--rows", "reactnet"),
     "evaluate": ("--device", "cpu", "--data", "."),
     "detect": ("--device", "cpu"),
+    "export": (),
 }
 """What makes a command of hours one of seconds; it stays the same command."""
 

@@ -7,7 +7,9 @@ Contenders take turns in one process, and ratios are of medians; the fastest tim
 because other programs on the machine can double a median.
 """
 
+import json
 import multiprocessing
+import os
 import sys
 import tempfile
 import time
@@ -23,6 +25,7 @@ from torch import nn
 import surge
 from surge.export.onnx import onnx_model, quiet
 from surge.models import build_model
+from surge.train.run import git_state, hardware
 
 PIXELS = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225], "maximum": 255}
 IMAGE = (1, 3, 224, 224)
@@ -149,16 +152,27 @@ def spin() -> None:
 
 
 def threads() -> None:
-    """One and two threads, alone and beside a busy neighbour."""
+    """One and two threads, alone and beside a busy neighbour; added to results/threads.jsonl."""
     x = torch.randn(IMAGE)
     model = binary(build_model("bireal_resnet18"), skip=("*downsample*",))
     calls = {f"{n} threads": engine_call(model, x, threads=n) for n in (1, 2)}
-    show("alone", interleaved(calls, 8), "1 threads")
+    found = {"alone": interleaved(calls, 8)}
     neighbour = multiprocessing.get_context("spawn").Process(target=spin, daemon=True)
     neighbour.start()
-    time.sleep(1)
-    show("beside a busy neighbour", interleaved(calls, 8), "1 threads")
-    neighbour.terminate()
+    try:
+        time.sleep(1)
+        found["beside a busy neighbour"] = interleaved(calls, 8)
+    finally:
+        neighbour.terminate()
+    kind = hardware(torch.device("cpu")).partition(",")[0]
+    place = {"hardware": f"{kind}, {os.cpu_count()} cores", "commit": git_state()[0]}
+    with Path("results/threads.jsonl").open("a") as file:
+        for where, times in found.items():
+            show(where, times, "1 threads")
+            for name, values in times.items():
+                row = {"network": "resnet18-224", "threads": int(name[0]), "where": where}
+                row |= {"median_ms": round(float(np.median(values)), 3), "runs": values.size}
+                file.write(json.dumps(row | place) + "\n")
 
 
 if __name__ == "__main__":

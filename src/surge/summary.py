@@ -41,7 +41,8 @@ def summary(
     tensors of two and more dimensions are stored as ``rest`` says (int8: one fp32 scale per row),
     vectors in fp32. A BatchNorm is two values per channel, and takes over scale and bias of a layer
     whose output it gets directly. What training alone needs (auxiliary paths, schedules) is not
-    counted.
+    counted. A packed file has this size, less ``folded_bytes``: slopes and shifts between binary
+    layers that became part of thresholds.
 
     MACs are those of convolutions and linear layers for the whole example, so give it a batch of
     one. Products of two activations belong to no weighted layer: those of a transformers BERT's

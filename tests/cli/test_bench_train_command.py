@@ -10,6 +10,7 @@ from surge.cli import main
 from surge.cli._bench_training import _turn
 from surge.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from surge.models import build_model
+from surge.study import training_speed
 from surge.study.ceilings import Ceilings
 from surge.study.training_networks import NETWORKS, Network
 from surge.study.training_speed import Prepared, Step, held_bytes, peak_bytes
@@ -134,11 +135,32 @@ def test_bars_for_one_batch(tmp_path):
         (("--profile",), "leave it out on a CPU"),
         (("--network", "vggsmall", "--width", "2"), "above 1 for resnet20"),
         (("--width", "0"), "at least 1"),
+        (("--batch", "-3"), "--batch -3 is too small"),
+        (("--batch", "0"), "--batch 0 is too small"),
+        (("--batch", "16", "1"), "--batch 1 is too small"),
+        (("--jobs", "0"), "--jobs 0 must be at least 1"),
+        (("--device", "foo"), '--device "foo" is not known'),
     ],
 )
 def test_wrong_words_are_one_line(arguments, words, capsys):
     assert run(*arguments) == 2
     assert words in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_missing_gpu_is_said(capsys):
+    assert main(["bench", "train", "--device", "cuda"]) == 2
+    assert "torch sees no CUDA GPU" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_literal_form_is_left_out_where_its_file_is_not(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training_speed, "LITERAL", tmp_path / "literal.py")
+    words = ("--network", "small", "--batch", "2", "--out", str(tmp_path))
+    assert run(*words, "--json", str(tmp_path / "b.json")) == 0
+    assert "The literal form is left out" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "b.json").read_text())
+    assert [row["variant"] for row in rows] == ["plain", "surge", "tied"]
+    assert run(*words, "--variants", "literal") == 2
 
 
 def test_tied_step_has_one_product_less(tmp_path):
@@ -207,3 +229,17 @@ def test_memory_of_a_captured_step_does_not_depend_on_its_neighbours():
     for step in living:  # scratch that was freed is not theirs
         step()
         assert all(p.isfinite().all() for p in step.model.parameters())
+
+
+def test_step_on_another_gpu_makes_it_the_current_one(monkeypatch):
+    """Streams, graphs and Triton's kernels go to the current one."""
+
+    class Seen(Exception):
+        pass
+
+    def set_device(device):
+        raise Seen(device)
+
+    monkeypatch.setattr(torch.cuda, "set_device", set_device)
+    with pytest.raises(Seen, match="cuda:1"):
+        Step("resnet20", "plain", "captured", torch.device("cuda:1"), 2)

@@ -101,6 +101,13 @@ def test_mistakes_are_told_in_a_sentence(trained, photo, capsys, words, sentence
     assert sentence in capsys.readouterr().err
 
 
+def test_a_file_outside_of_a_run_is_named(photo, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.surge").write_bytes(b"packed")
+    assert detect(photo, "--model", "model.surge") == 2
+    assert "model.surge is no checkpoint in the folder of a run" in capsys.readouterr().err
+
+
 def test_a_run_that_is_no_detector_is_refused(photo, tmp_path, capsys):
     words = ["train", "digits-cnn-bnn", "--epochs", "1", "--limit", "32", "--device", "cpu"]
     places = ["--out", str(tmp_path / "run"), "--results", str(tmp_path / "results")]

@@ -23,7 +23,7 @@ def reproduce(tmp_path, monkeypatch, capsys):
     """Run the command on 64 digits in an empty folder; return exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     sets = (digits("train", 64), digits("test", 40))
-    monkeypatch.setattr(reproducing, "load_sets", lambda spec, root: sets)
+    monkeypatch.setattr(reproducing, "load_sets", lambda *_, **__: sets)
 
     def run(*words):
         code = main(["reproduce", "digits", "--device", "cpu", "--epochs", "2", *words])
@@ -265,5 +265,20 @@ def test_stored_rows_of_glue_are_those_that_were_asked_for(capsys):
     assert main([*words, "mrpc-bit"]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| mrpc")]
     assert rows and all(line.startswith("| mrpc-bit |") for line in rows)
+    assert any("| f1 |" in line for line in rows)
     assert main([*words, "mrpc-bitt"]) == 2
     assert 'Did you mean "glue-mrpc-bit"?' in capsys.readouterr().err
+
+
+def test_several_processes_are_refused_and_told_what_to_do(reproduce, tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = reproduce(*ROWS, "--seeds", "0")
+    assert code == 2
+    assert "torchrun ... -m surge train digits-ROW --results results" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_workers_for_a_table_without_files_are_refused(reproduce):
+    code, _, err = reproduce(*ROWS, "--workers", "2")
+    assert code == 2 and "--workers changes nothing" in err

@@ -28,7 +28,7 @@ def reproduce(tmp_path, monkeypatch, capsys):
     """Run the command on 64 digits in an empty folder; return exit code, output and errors."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the same sums, whatever the share of the cores
-    monkeypatch.setattr(reproducing, "load_sets", lambda spec, root: small_sets(64, 40))
+    monkeypatch.setattr(reproducing, "load_sets", lambda *_, **__: small_sets(64, 40))
     monkeypatch.setattr(reproducing, "train_apart", unlucky.with_few_images)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

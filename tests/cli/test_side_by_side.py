@@ -11,6 +11,7 @@ from rich.console import Console
 from surge.cli import _run_lines, _side_by_side
 from surge.cli._run_lines import run_lines
 from surge.cli._side_by_side import Crew, mps_runs, share_of_cores
+from surge.cli.reproduce import ReproduceCommand
 from surge.errors import CheckpointMismatchError, DataNotFoundError
 from surge.recipes import get_recipe
 from surge.study import queue, results
@@ -285,3 +286,10 @@ def test_mps_is_seen_by_its_process_or_its_pipe(tmp_path, monkeypatch):
     (processes / "20" / "comm").write_text("python\n")
     (pipes / "control").touch()
     assert mps_runs(processes)
+
+
+@pytest.mark.parametrize("given, runs, expected", [(3, 4, 3), (None, 1, None), (None, 4, 2)])
+def test_runs_side_by_side_share_the_cores_to_decode_with(monkeypatch, given, runs, expected):
+    monkeypatch.setattr(_side_by_side, "worker_count", lambda runs: 8 // runs)
+    command = ReproduceCommand("imagenet", workers=given)
+    assert _side_by_side.workers_of(command, runs) == expected

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from surge.cli import main
+from surge.cli import _training, main
 from surge.cli._training import choose_device, seconds_of
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
@@ -122,6 +122,22 @@ def test_resumed_run_records_and_stores_as_it_was_told_at_first(train, tmp_path)
     assert not (tmp_path / "results").exists()
 
 
+def test_resumed_run_finds_the_data_that_it_was_begun_with(train, tmp_path, monkeypatch):
+    roots, real = [], _training.load_sets
+
+    def load(spec, root, workers):
+        roots.append(root)
+        return real(spec, root, workers)
+
+    monkeypatch.setattr(_training, "load_sets", load)
+    train("digits-cnn-bnn", *SHORT, "--out", "run", "--data", "sets", "--budget", "0.001s")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for words in ((), ("--data", "/other")):
+        assert train("--resume", tmp_path / "run", "--device", "cpu", *words)[0] == 0
+    assert [str(root) for root in roots] == ["sets", str(tmp_path / "sets"), "/other"]
+
+
 def test_results_that_cannot_be_stored_are_said_at_once(train, tmp_path):
     (tmp_path / "file").write_text("")
     code, _, err = train("digits-cnn-bnn", *SHORT, "--out", "run", "--results", "file")
@@ -200,6 +216,8 @@ def test_a_taken_folder_is_refused_before_data_are_read(train, tmp_path):
         (("--resume", "nowhere"), "nowhere is not the folder of a run: config.yaml is missing"),
         (("digits-cnn-recu", "--save-every", "nan"), "save_every=nan must be 0 seconds or more"),
         (("digits-cnn-recu", "--save-steps", "0"), "save_steps=0 must be at least 1"),
+        (("digits-cnn-recu", "--workers", "2"), "--workers changes nothing"),
+        (("imagenet-onestage-reactnet", "--workers", "0"), "workers=0 must be at least 1"),
         (("digits-cnn-recu", "--lr", "nan"), "lr=nan must be positive"),
         (("digits-cnn-recu", "--seed", str(2**63)), "does not fit in 64 bits"),
     ],
@@ -281,6 +299,17 @@ def test_tensorboard_events_hold_every_number(train, tmp_path):
     assert scalars == [(step, pytest.approx(value, rel=1e-6)) for step, value in wanted]
 
 
+def test_tensorboard_of_a_resumed_run_shows_every_epoch_once(train, tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    train("digits-cnn-bnn", *SHORT, "--out", "run", "--tensorboard")
+    found(tmp_path / "run" / "checkpoints")[0].unlink()  # killed before it was written
+    train("--resume", "run", "--device", "cpu")
+    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("train_loss")] == [0, 1]
+
+
 def test_missing_tensorboard_is_one_line_with_the_install_command(train, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     code, _, err = train("digits-cnn-bnn", *SHORT, "--tensorboard")
@@ -308,9 +337,24 @@ def test_choose_device_without_a_name_takes_what_is_there(monkeypatch):
         choose_device("cuda")
     with pytest.raises(ConfigError, match="not supported"):
         choose_device("meta")
+
+
+@pytest.mark.parametrize(
+    "name, local, index",
+    [(None, "3", 3), ("cuda", "3", 3), ("cuda", None, 0), ("cuda:1", None, 1), ("cuda:1", "3", 1)],
+)
+def test_chosen_gpu_has_an_index_and_is_the_current_one(monkeypatch, name, local, index):
+    current = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert choose_device(None) == torch.device("cuda:3")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local is not None:
+        monkeypatch.setenv("LOCAL_RANK", local)
+    assert choose_device(name) == torch.device("cuda", index)
+    assert current == [index]
+    with pytest.raises(ConfigError, match="there is no GPU 7, torch sees 4"):
+        choose_device("cuda:7")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tests.train.small import small_sets
 
 @contextmanager
 def few_images():
-    with mock.patch.object(_side_by_side, "load_sets", lambda spec, root: small_sets(64, 40)):
+    with mock.patch.object(_side_by_side, "load_sets", lambda *_, **__: small_sets(64, 40)):
         yield
 
 

@@ -124,3 +124,18 @@ def test_imagenette_has_its_official_counts(data_dir):
     few = load_pictures(val.first(20), 96)
     assert few.images.shape == (20, 3, 96, 96) and few.labels.tolist() == [*range(10)] * 2
     assert 80 < few.images.float().mean() < 150
+
+
+@pytest.mark.parametrize("cores, processes, expected", [(96, 1, 96), (96, 8, 12), (2, 8, 1)])
+def test_cores_are_shared_by_the_processes_of_a_machine(monkeypatch, cores, processes, expected):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
+    assert pictures.worker_count(processes) == expected
+
+
+def test_number_of_workers_can_be_chosen(tree, stored, monkeypatch):
+    used, real = [], pictures.decoded
+    monkeypatch.setattr(
+        pictures, "decoded", lambda *a, workers: used.append(workers) or real(*a, workers=workers)
+    )
+    load_pictures(scan_tree(tree)[0], 20, 1)
+    assert used == [1]

@@ -120,22 +120,32 @@ def test_length_beyond_the_positions_is_refused(root, bert):
         load(root, bert, length=129)
 
 
+SETTINGS = {"model_type": "bert", "vocab_size": 5, "max_position_embeddings": 8}
+
+
 @pytest.mark.parametrize(
     "prepare, words",
     [
         (lambda f: None, "no config.json"),
         (lambda f: (f / "config.json").write_text("{"), "cannot be read"),
         (lambda f: (f / "config.json").write_text('{"model_type": "mpnet"}'), 'type "mpnet"'),
-        (
-            lambda f: (f / "config.json").write_text('{"model_type": "bert", "vocab_size": 5}'),
-            "no tokenizer",
-        ),
+        (lambda f: (f / "config.json").write_text("[]"), "holds a list"),
+        (lambda f: (f / "config.json").write_text('{"model_type": "bert"}'), "no vocab_size"),
+        (lambda f: (f / "config.json").write_text(json.dumps(SETTINGS)), "no tokenizer"),
     ],
 )
 def test_folders_that_are_no_bert_are_refused(tmp_path, prepare, words):
     prepare(tmp_path)
     with pytest.raises(ConfigError, match=words):
         Tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{\n", "[]", '{"version": "1.0"}'])
+def test_damaged_tokenizer_is_refused(tmp_path, content):
+    folder = save_tiny(tmp_path / "bert")
+    (folder / "tokenizer.json").write_text(content)
+    with pytest.raises(ConfigError, match="holds no readable tokenizer"):
+        Tokenizer(folder)
 
 
 def test_loader_gives_the_planned_sentences(root, bert):

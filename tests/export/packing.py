@@ -26,6 +26,17 @@ LEARNT = {
 """Where training may take what methods learn about inputs, by the parameter's name."""
 
 
+class Applies(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
 def small_resnet(widths, classes):
     """Build ResNet-20's kind of network with one block a stage."""
     return CifarResNet(

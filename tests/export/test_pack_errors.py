@@ -7,16 +7,8 @@ from torch import nn
 import surge
 from surge.errors import ExportError, MissingDependencyError
 from surge.export import load_packed, pack
+from tests.export.packing import Applies
 from tests.nets import cnn, mlp
-
-
-class Applies(nn.Module):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
 
 
 def refusal(model, x, path):
@@ -123,3 +115,12 @@ def test_load_packed_returns_a_callable_model(engine, tmp_path):
     pack(model, x, tmp_path / "m.surge", rest="fp32")
     loaded = load_packed(tmp_path / "m.surge", threads=2)
     torch.testing.assert_close(torch.from_numpy(loaded(x.numpy())), model(x).detach())
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])
+def test_model_of_another_precision_is_refused_with_its_name(tmp_path, kind):
+    net = cnn("recu").to(getattr(torch, kind))
+    example = torch.zeros(1, 2, 6, 6, dtype=getattr(torch, kind))
+    message = refusal(net, example, tmp_path / "m.surge")
+    assert kind in message and "model.float()" in message
+    pack(net.float(), example, tmp_path / "m.surge")

@@ -73,7 +73,7 @@ def test_every_flag_packs_and_gives_torchs_output(engine, tmp_path, method, opti
     model, x = trained(network, method, **options)
     assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
     packed = pack(model, x[:1], tmp_path / "m.surge", rest="int8")
-    assert packed.tensor_bytes == summary(model, x[:1], rest="int8").bytes
+    assert packed.tensor_bytes + packed.folded_bytes == summary(model, x[:1], rest="int8").bytes
 
 
 @pytest.mark.parametrize("method", CENTRED)
@@ -131,3 +131,37 @@ def test_attention_is_refused_by_name(tmp_path):
 
     with pytest.raises(ExportError, match=r'aten\.\S+ in module "1"'):
         pack(nn.Sequential(nn.Linear(4, 4), Scores()), torch.zeros(1, 3, 4), tmp_path / "m.surge")
+
+
+def biased_row(method, *, norm, activation=nn.Identity, **options):
+    """Build biased layers with nothing, or a norm, between them, and an input for them."""
+    torch.manual_seed(0)
+    layers = []
+    for _ in range(3):
+        layers += [nn.Conv2d(6, 6, 3, padding=1), *([nn.BatchNorm2d(6)] if norm else [])]
+        layers += [activation()]
+    x = torch.randn(4, 6, 8, 8)
+    return settle(binarized(nn.Sequential(*layers, nn.Conv2d(6, 2, 1)), method, **options), x), x
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize(("method", "options"), named([(m, {}) for m in METHODS] + PACKED_FLAGS))
+def test_size_of_biased_layers_in_a_row_is_what_summary_says(tmp_path, method, options, norm):
+    model, x = biased_row(method, norm=norm, **options)
+    packed = pack(model, x[:1], tmp_path / "m.surge")
+    assert packed.tensor_bytes + packed.folded_bytes == summary(model, x[:1]).bytes
+
+
+@pytest.mark.parametrize(
+    ("method", "activation", "folded"),
+    [
+        ("recu", nn.Hardtanh, 0),
+        ("xnor", nn.Identity, 0),
+        ("recu", nn.PReLU, 4),
+        ("reactnet", nn.Hardtanh, 24),
+    ],
+)
+def test_slopes_and_shifts_alone_fold_into_thresholds(tmp_path, method, activation, folded):
+    # Two binary layers with one threshold between them.
+    model, x = biased_row(method, norm=True, activation=activation)
+    assert pack(model, x[:1], tmp_path / "m.surge").folded_bytes == folded

@@ -14,7 +14,7 @@ from surge.kernels import narrow_conv as kernels
 
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
-DTYPES = (torch.bfloat16, torch.float16) if GPU else (torch.float32,)
+DTYPES = (torch.bfloat16, torch.float16) if GPU else (torch.float16, torch.float32)
 TOLERANCE = {torch.bfloat16: 4e-3, torch.float16: 1e-3, torch.float32: 1e-6}
 """Of a result in that dtype, as a share of its norm."""
 
@@ -196,6 +196,22 @@ def test_not_a_number_reaches_one_pixel_further_at_most(_):
     assert columns.flatten().tolist() == [2, 3, 4, 5]
 
 
+def assert_same_on_another_stream(results):
+    """Compute again, and read the result, on a side stream while the default one is busy.
+
+    What went to the default stream by mistake would not be there yet.
+    """
+    expected = [tensor.cpu() for tensor in results()]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    torch.cuda._sleep(2 * 10**9)  # cycles: a second
+    with torch.cuda.stream(stream):
+        found = [tensor.cpu() for tensor in results()]
+    assert not torch.cuda.default_stream().query(), "the default stream was done too early"
+    torch.cuda.synchronize()
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 @pytest.mark.gpu
 def test_results_repeat_bit_for_bit_and_on_another_stream():
     t = tensors(1, 64, 16, 16, 32, 32, torch.bfloat16)
@@ -209,13 +225,7 @@ def test_results_repeat_bit_for_bit_and_on_another_stream():
             kernels.weight_gradient(t["grad"], t["z"], True),
         )
 
-    expected = results()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        found = results()
-    stream.synchronize()
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert_same_on_another_stream(results)
 
 
 @pytest.mark.gpu

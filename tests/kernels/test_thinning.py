@@ -1,11 +1,17 @@
 """NMS in one kernel against the plain form: on a GPU, else in Triton's interpreter."""
 
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from surge.kernels.thinning import thin
 from surge.models.boxes import thinned
-from tests.kernels.test_narrow_conv import DEVICE, on_this_machine
+from tests.kernels.test_narrow_conv import (
+    DEVICE,
+    assert_same_on_another_stream,
+    on_this_machine,
+)
 from tests.models.test_boxes import drawn
 
 
@@ -34,6 +40,27 @@ def test_kernel_follows_a_chain_over_several_blocks(_):
 def test_empty_boxes_beat_nobody(_):
     boxes = torch.zeros(1, 3, 4, device=DEVICE)
     assert thin(boxes, torch.ones(1, 3, dtype=torch.bool, device=DEVICE), 0.5).all()
+
+
+@on_this_machine
+def test_kernel_starts_on_the_device_of_its_boxes(_, monkeypatch):
+    entered = []
+
+    @contextmanager
+    def device_of(tensor):
+        entered.append(tensor.device)
+        yield
+
+    monkeypatch.setattr(torch.cuda, "device_of", device_of)
+    boxes = drawn(1, 5).to(DEVICE)
+    thin(boxes, torch.ones(1, 5, dtype=torch.bool, device=DEVICE), 0.5)
+    assert entered == [boxes.device]
+
+
+@pytest.mark.gpu
+def test_kernel_repeats_on_another_stream():
+    boxes, alive = drawn(80, 500, side=500.0).cuda(), (torch.rand(80, 500) > 0.1).cuda()
+    assert_same_on_another_stream(lambda: (thin(boxes, alive, 0.7),))
 
 
 @pytest.mark.gpu

@@ -25,6 +25,7 @@ def impatient(monkeypatch):
 
 def said(net, forwards=8, without=(), mode=True):
     """Run forwards with all calls but some, and return what was said."""
+    surge.initialize_(net, rows()[0])
     net.train(mode)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")

@@ -1,7 +1,10 @@
 """The BERT of the training loop equals transformers' own forward."""
 
+import json
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import BertModel
 
@@ -10,6 +13,7 @@ from surge.errors import CheckpointMismatchError, ConfigError
 from surge.layers.elastic import initialize_
 from surge.models.bert import BertClassifier, Observed, load_bert, load_weights
 from tests.berts import save_tiny, tiny_bert, tokens
+from tests.nets import assert_same_tensors
 
 
 def stacked(batch):
@@ -86,6 +90,46 @@ def test_folder_without_weights_is_refused(tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(ConfigError, match="no readable BERT weights"):
         load_bert(folder, 2)
+
+
+def test_damaged_weights_are_refused(tmp_path):
+    folder = save_tiny(tmp_path / "bert")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match="no readable BERT weights"):
+        load_bert(folder, 2)
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"hidden_size": 32}, r"LayerNorm.bias\" is \(16,\), not \(32,\); \d+ tensors"),
+        ({"num_hidden_layers": 3}, r"layer.2.attention.* is absent; 16 tensors"),
+        ({"max_position_embeddings": 64}, r"\(128, 16\), not \(64, 16\); 1 tensors"),
+    ],
+)
+def test_weights_that_do_not_fit_their_settings_are_refused(tmp_path, changes, words):
+    folder = save_tiny(tmp_path / "bert")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(ConfigError, match=words):
+        load_bert(folder, 2)
+
+
+def test_weights_under_foreign_names_are_refused(tmp_path):
+    folder = save_tiny(tmp_path / "bert")
+    weights = load_file(folder / "model.safetensors")
+    save_file({f"student.{n}": t for n, t in weights.items()}, folder / "model.safetensors")
+    with pytest.raises(ConfigError, match="do not fit its config.json"):
+        load_bert(folder, 2)
+
+
+def test_head_of_another_task_is_drawn_anew(tmp_path):
+    model = tiny_bert(num_labels=5)
+    model.save_pretrained(tmp_path)
+    loaded = load_bert(tmp_path, 3).classifier
+    assert loaded.classifier.out_features == 3
+    assert_same_tensors(loaded.bert.state_dict(), model.bert.state_dict())
 
 
 def test_weights_of_a_teacher_are_taken_over():

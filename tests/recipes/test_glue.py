@@ -59,6 +59,7 @@ def test_binarybert_is_a_ternary_half_and_its_split():
     assert first.model.options == {"width": "half"} and first.train.lr == 1e-5
     assert second.model.options == {"width": "half", "start": ""} and second.train.lr == 5e-5
     assert first.method.options == second.method.options == {"ternary": True}
+    assert first.distill == second.distill == get_recipe("glue-rte-bit").distill
     folders = {"model": "m", "teacher": "t"}
     with pytest.raises(ConfigError, match="begins with another run.*--start RUN"):
         placed(second, **folders)

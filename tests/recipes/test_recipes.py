@@ -229,6 +229,7 @@ def test_label_smoothing_is_a_share(smoothing):
         ("imagenette-twostage-reactnet", {"label_smoothing": 0.1}),
         ("imagenette-twostage-reactnet", {"teacher_dropout": True}),
         ("voc-ida", {"scores": "mse"}),
+        ("glue-mrpc-bit", {"scores": "mse"}),
         ("voc-float", {"sync_norm": True}),
     ],
 )

@@ -36,25 +36,41 @@ def tokens():
     return nn.Sequential(*layers), (5, 16)
 
 
+def dilated():
+    layers = [nn.Conv2d(2, 6, 3), nn.Conv2d(6, 8, 3, dilation=2, padding=3), nn.BatchNorm2d(8)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 64, 5))
+    surge.binarize_(model, "xnor")
+    return model, (2, 8, 8)
+
+
+def sequence():
+    layers = [nn.Conv1d(3, 8, 3), nn.Conv1d(8, 8, 3, bias=False), nn.BatchNorm1d(8)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(8 * 5, 4))
+    surge.binarize_(model, "bnn")
+    return model, (3, 9)
+
+
 def vectors():
     layers = [nn.Linear(16, 24), nn.PReLU(24), BinaryLinear(24, 8, method="bnn"), nn.ReLU()]
     return nn.Sequential(*layers), (16,)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: digits("recu"),
-        lambda: digits("xnor"),
-        lambda: digits("reactnet"),
-        lambda: residual("pool"),
-        lambda: residual("slice"),
-        lambda: residual("conv"),
-        tokens,
-        vectors,
-    ],
-    ids=["recu", "xnor", "reactnet", "pool", "slice", "conv", "tokens", "vectors"],
-)
+NETWORKS = {
+    "recu": lambda: digits("recu"),
+    "xnor": lambda: digits("xnor"),
+    "reactnet": lambda: digits("reactnet"),
+    "rbnn": lambda: digits("rbnn"),
+    "pool": lambda: residual("pool"),
+    "slice": lambda: residual("slice"),
+    "conv": lambda: residual("conv"),
+    "dilated": dilated,
+    "sequence": sequence,
+    "tokens": tokens,
+    "vectors": vectors,
+}
+
+
+@pytest.mark.parametrize("build", NETWORKS.values(), ids=NETWORKS)
 def test_rebuilt_network_computes_what_the_file_does(build, tmp_path):
     engine = import_engine()
     model, shape = build()
@@ -74,13 +90,51 @@ def test_rebuilt_network_computes_what_the_file_does(build, tmp_path):
     assert all(real.count(one) >= binary.count(one) for one in binary)
 
 
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("tbn", {}),
+        ("adabin", {}),
+        ("dorefa", {"weight_bits": 4, "input_bits": 4}),
+        ("dorefa", {"weight_bits": 2}),
+    ],
+    ids=["tbn", "adabin", "dorefa-w4a4", "dorefa-w2a1"],
+)
+def test_values_of_few_bits_become_real_layers(method, options, tmp_path):
+    engine = import_engine()
+    model = cnn_digits(width=8)
+    surge.binarize_(model, method, **options)
+    x = torch.randn(3, 1, 8, 8)
+    pack(settle(model, x), x[:1], tmp_path / "net.surge")
+    work = workload_of(tmp_path / "net.surge")
+    wanted = engine.load(tmp_path / "net.surge").run(x.numpy())
+    assert_close(expected(work.binary, x), wanted)
+    assert np.isfinite(expected(work.floating, x)).all()
+
+
+def test_layer_on_pixels_is_rebuilt_with_its_bytes(tmp_path):
+    engine = import_engine()
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Flatten(), nn.Linear(8 * 64, 4)).eval()
+    scale = {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.25, 0.3], "maximum": 255}
+    pack(model, torch.zeros(1, 3, 8, 8), tmp_path / "m.surge", rest="int8", preprocessing=scale)
+    loaded, work = engine.load(tmp_path / "m.surge"), workload_of(tmp_path / "m.surge")
+    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
+    x = torch.from_numpy(loaded.preprocess(pixels))
+    assert_close(expected(work.binary, x), loaded.run(x.numpy()))
+    # The twin has the rounded weights, but neither bytes nor a rounded border.
+    difference = expected(work.floating, x) - expected(model, x)
+    assert np.linalg.norm(difference) < 0.03 * np.linalg.norm(expected(model, x))
+
+
 def test_between_is_a_line_with_the_same_sign():
-    low = np.array([-np.inf, 2.0, -np.inf, np.inf], dtype=np.float32)
-    high = np.array([3.0, np.inf, np.inf, -np.inf], dtype=np.float32)
+    most = np.finfo(np.float32).max  # what an open end is as a number
+    low = np.array([-np.inf, 2.0, -np.inf, np.inf, -most, most], dtype=np.float32)
+    high = np.array([3.0, np.inf, np.inf, -np.inf, 3.0, -most], dtype=np.float32)
     entry = {"kind": "between", "low": "a", "high": "b"}
     line = unpacking.Vectors({"a": low, "b": high}, real=False).activation(entry)
     for value in (-5.0, 1.9, 2.0, 3.0, 3.1):
-        found = line(torch.full((1, 4, 1, 1), value)).flatten() >= 0
+        found = line(torch.full((1, 6, 1, 1), value)).flatten() >= 0
         wanted = (low <= value) & (value <= high)
         assert found.tolist() == wanted.tolist(), value
 
@@ -90,7 +144,6 @@ def test_between_is_a_line_with_the_same_sign():
     [
         ({"op": "polish"}, 'operator "polish"'),
         ({"activation": {"kind": "gelu"}}, 'activation "gelu"'),
-        ({"weight_bits": 2}, "few bits"),
     ],
 )
 def test_what_is_not_rebuilt_is_named(change, message, tmp_path):

@@ -1,12 +1,15 @@
 """What every process of the two-process tests does; imported by the spawned processes."""
 
+import shutil
 import time
 from dataclasses import replace
 from functools import partial
 
 import torch
 
+from surge.errors import CheckpointMismatchError
 from surge.recipes.recipe import DataSpec, MethodSpec
+from surge.train import checkpoint
 from surge.train.distributed import World
 from tests.train.small import (
     make_trainer,
@@ -74,6 +77,20 @@ def stopped(path, world):
     }
 
 
+def parted(path, seen, world):
+    """The newest checkpoint is damaged where one rank looks; return what each rank is told."""
+    torch.distributed.barrier()  # the first rank has written it
+    mine = seen / str(world.rank)
+    shutil.copytree(path, mine)
+    if not world.leads:
+        checkpoint.found(mine / "checkpoints")[0].write_bytes(b"torn")
+    try:
+        build("surge", mine, world).resume()
+    except CheckpointMismatchError as error:
+        return str(error)
+    return ""
+
+
 class Stop(Exception):
     """What ends a run here."""
 
@@ -119,6 +136,7 @@ def work(rank, folder):
     world = World(rank, WORLD)
     results = {name: finished(name, folder / f"two-{name}", world) for name in CASES}
     results["stopped"] = stopped(folder / "stopped", world)
+    results["parted"] = parted(folder / "stopped", folder / "parted", world)
     results["interrupted"] = interrupted(folder / "interrupted", world)
     torch.distributed.destroy_process_group()
     torch.save(results, folder / f"{rank}.pt")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -92,6 +93,13 @@ def test_every_rank_gets_its_random_numbers_back_inside_an_epoch(results):
         found = result["interrupted"]
         assert found["noted"] == 4
         assert_same_tensors(found["weights"], found["whole"])
+
+
+def test_ranks_that_find_different_checkpoints_all_refuse_to_go_on(results):
+    for result in results:
+        found = r"rank 0 that after epoch 2 \(.* s\), rank 1 that after epoch 1 \(.* s\)\. "
+        assert re.search(found, result["parted"])
+        assert "epoch-00002.pt is damaged" in result["parted"]
 
 
 def test_only_the_first_rank_writes(results, folder):

@@ -2,7 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -103,7 +102,10 @@ def test_divergence_that_shows_only_in_the_test_stops_the_run_too(tmp_path, monk
 def test_search_gives_up_in_time(tmp_path, monkeypatch):
     Poison(monkeypatch, "fc", step=4)
     monkeypatch.setattr(search, "PATIENCE", 0.0)
-    with pytest.raises(DivergedError, match='"features.conv1.weight" is not finite'):
+    with pytest.raises(
+        DivergedError,
+        match='began was not found; by now "features.conv1.weight" is not finite, too',
+    ):
         make_trainer(tmp_path, small_recipe("cnn-bnn")).run()
 
 
@@ -135,8 +137,26 @@ def test_search_repeats_the_steps_that_were_taken(tmp_path, monkeypatch, row, tr
     assert_same_tensors(weights(made[0]), weights(trainer))
 
 
-def test_search_of_several_processes_has_no_answer():
-    assert search.first_bad_layer(SimpleNamespace(world=World(0, 2))) is None
+def test_search_of_several_processes_has_no_answer(tmp_path):
+    trainer = make_trainer(tmp_path, small_recipe("cnn-bnn"))
+    trainer.world = World(0, 2)
+    assert search.first_bad_layer(trainer) is None
+    assert str(search.diverged_error(trainer)) == (
+        "Training diverged in epoch 0 of digits-cnn-bnn: the loss is not finite; where that began "
+        "is searched for in one process only. No checkpoint was written yet."
+    )
+
+
+def test_divergence_seen_at_a_checkpoint_inside_an_epoch_ends_the_run_there(tmp_path, monkeypatch):
+    Poison(monkeypatch, "features.conv2", step=9)  # the fourth step of the second epoch of six
+    trainer = make_trainer(tmp_path, small_recipe("cnn-bnn", batch=16), save_steps=2)
+    steps = []
+    with pytest.raises(DivergedError, match="diverged in epoch 1 of"):
+        trainer.run(on_step=lambda done, _: steps.append(done))
+    assert steps == [1, 2, 3, 4, 5, 6, 1, 2, 3, 4]
+    again = make_trainer(tmp_path, small_recipe("cnn-bnn", batch=16))
+    again.resume()
+    assert (again.epoch, again.noted["steps"]) == (1, 2)
 
 
 def test_no_row_is_written_for_the_epoch_that_diverged(tmp_path, monkeypatch):

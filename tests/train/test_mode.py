@@ -6,6 +6,7 @@ import torch
 from surge.errors import ConfigError
 from surge.train.distributed import World
 from surge.train.mode import choose_mode
+from surge.train.parts import set_arithmetic
 
 GPU, CPU = torch.device("cuda:0"), torch.device("cpu")
 
@@ -36,3 +37,15 @@ def test_capture_without_gpu_is_refused():
 def test_capture_of_several_processes_is_refused():
     with pytest.raises(ConfigError, match="--captured works in one process, not in 2"):
         choose_mode(GPU, World(0, 2), None, True)
+
+
+@pytest.mark.parametrize("precision, exact", [("fp32", True), ("bf16", True), ("tf32", False)])
+def test_convolutions_are_as_exact_as_products(monkeypatch, precision, exact):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", exact)
+    products = torch.get_float32_matmul_precision()
+    try:
+        set_arithmetic(torch.device("cuda"), precision)
+        assert torch.backends.cudnn.allow_tf32 is not exact
+        assert torch.get_float32_matmul_precision() == ("highest" if exact else "high")
+    finally:
+        torch.set_float32_matmul_precision(products)

@@ -126,6 +126,14 @@ def test_compiled_step_gives_the_eager_losses(tmp_path, monkeypatch, stored_side
     assert [r["train_loss"] for r in compiled] == pytest.approx([r["train_loss"] for r in eager])
 
 
+def test_files_are_decoded_by_as_many_workers_as_were_chosen(tmp_path):
+    make_tree(tmp_path / "tree")
+    recipe = small()
+    sets = build.load_sets(recipe.data, tmp_path / "tree")
+    loop = trainer(tmp_path / "run", recipe, sets, workers=3)
+    assert loop.train_loader.workers == loop.test_loader.workers == 3
+
+
 def test_held_out_images_come_from_the_training_set(tmp_path):
     make_tree(tmp_path, train=10, size=(40, 40))
     train_set, test_set = build.load_sets(small(held_out=True).data, tmp_path)

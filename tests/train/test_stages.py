@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,10 +11,12 @@ from surge.cli import main
 from surge.models import resnet34
 from surge.recipes import get_recipe
 from surge.recipes.placing import placed, start_of, teacher_of
-from surge.train.build import build_network
+from surge.recipes.recipe import DataSpec
+from surge.train.build import build_network, for_own_checkpoint
 from surge.train.run import RunFolder
 from surge.train.stages import finished_state
 from surge.train.teacher import DistributionObjective, distribution_loss, teacher_objective
+from tests.nets import assert_same_tensors
 from tests.train.photo_runs import FIRST, TEACHER, metrics, narrow, train, train_others
 
 CPU = torch.device("cpu")
@@ -160,6 +163,30 @@ def test_held_out_stage_refuses_runs_that_saw_all(tmp_path, data_dir, others, ca
     assert "train it with --held-out too." in line
     assert not (tmp_path / "run").exists()
     assert train(FIRST, *taught, data=data_dir, out=tmp_path) == 0
+
+
+def test_begun_second_stage_goes_on_without_the_first(tmp_path, data_dir, others):
+    gone = tmp_path / "others"
+    shutil.copytree(others, gone)
+    given = ["--teacher", others / "teacher" / "run", "--start", gone / "first" / "run"]
+    out = tmp_path / "whole"
+    assert train(SECOND, *given, data=data_dir, out=out, epochs=2) == 0
+    shutil.copytree(out, tmp_path / "part")
+    (tmp_path / "part" / "run" / "checkpoints" / "epoch-00002.pt").unlink()
+    shutil.rmtree(gone)
+    again = tmp_path / "part"
+    assert train("--resume", again / "run", data=data_dir, out=again) == 0
+    whole, part = (finished_state(place / "run", "")[1] for place in (out, again))
+    assert_same_tensors(part, whole)
+
+
+def test_layers_chosen_by_saliency_and_detectors_still_need_the_first(others):
+    chosen = second(others, "imagenette-twostage-reactnet-surge")
+    assert for_own_checkpoint(chosen).model.options["start"] is None
+    chosen = replace(chosen, surge=replace(chosen.surge, chosen="saliency"))
+    detector = replace(second(others), data=DataSpec("voc"))
+    for recipe in (chosen, detector):
+        assert for_own_checkpoint(recipe) == recipe
 
 
 def test_trained_second_stage_needs_no_other_run(tmp_path, data_dir, others, capsys):

@@ -7,14 +7,21 @@ import shutil
 import pytest
 import torch
 
+import surge
 from surge.cli import main
+from surge.errors import DataNotFoundError
 from surge.layers.hooks import binary_layers
 from surge.models import plain_resnet
-from surge.recipes import list_recipes
+from surge.models.pyramid import JoinedStages
+from surge.recipes import get_recipe, list_recipes
 from surge.train import checkpoint
+from surge.train.detect import load_detection_sets
 from surge.train.detect_build import build_detector, new_detector
+from surge.train.detect_run import load_detector
 from surge.train.run import RunFolder
+from tests.data.trees import make_voc
 from tests.nets import assert_same_tensors
+from tests.runtime.building import import_engine
 from tests.train.losses import double_precision
 from tests.train.voc_runs import losses, metrics, others_of, small_detectors, stored, train
 
@@ -194,6 +201,31 @@ def test_a_run_begins_with_no_other_than_its_own_first_stage(runs, tmp_path, dat
     words = ["voc-ida", "--start", runs[0] / "voc-backbone-ida" / "run", "--teacher", wrong]
     assert train(*words, data=data_dir, out=tmp_path / "other") == 2
     assert "which is no float teacher" in capsys.readouterr().err
+
+
+def test_test_images_without_objects_that_count_are_refused(tmp_path):
+    make_voc(tmp_path, [[("dog", 5, 5, 50, 40)]])
+    make_voc(tmp_path, [[], [("dog", 5, 5, 50, 40, 1)]], part="test")
+    spec = get_recipe("voc-float").data
+    with pytest.raises(DataNotFoundError, match="None of the 2 images .* an object that counts"):
+        load_detection_sets(spec, tmp_path)
+
+
+def test_exported_run_is_its_backbone(runs, tmp_path, capsys):
+    import_engine()
+    run, path = runs[0] / "voc-ida-surge" / "run", tmp_path / "body.surge"
+    with small_detectors():
+        assert main(["export", str(run), "--out", str(path)]) == 0
+        assert "the backbone, for pictures padded to 64x96" in capsys.readouterr().out
+        image = torch.randn(1, 3, 64, 96, generator=torch.Generator().manual_seed(0))
+        packed = torch.from_numpy(surge.load_packed(path)(image.numpy()))
+        model = load_detector(run, CPU)[1].double()
+        with torch.no_grad():
+            expected = model.backbone.stages(image.double())
+        for ours, theirs in zip(JoinedStages.parted(packed, 64, 96), expected, strict=True):
+            assert (ours - theirs).abs().max() < 1e-5 * theirs.abs().max()
+        assert main(["export", str(run), "--out", str(path), "--measure"]) == 2
+    assert "voc-ida-surge finds boxes" in capsys.readouterr().err
 
 
 def test_evaluate_says_what_the_last_epoch_said(runs, data_dir, capsys):

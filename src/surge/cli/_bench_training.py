@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from rich.console import Console
 
+from surge.cli._training import choose_device
 from surge.cli.console import print_table, progress
 from surge.errors import ConfigError, SurgeError
 from surge.study import figures, speed_table, training_speed
@@ -25,6 +26,10 @@ from surge.train.run import git_state, hardware
 
 if TYPE_CHECKING:
     from surge.cli.bench_train import BenchTrainCommand
+
+
+DEFAULT: tuple[str, ...] = ("plain", "literal", "surge", "tied")
+"""The variants that are compared where none is named."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class Job:
 
 def bench_train(command: BenchTrainCommand, console: Console) -> None:
     """Measure every network, mode, batch and width that was asked for."""
-    device = torch.device(command.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = choose_device(command.device)
+    command = _with_variants(command, console)
     modes = command.modes or (MODES if device.type == "cuda" else MODES[:1])
     _check(command, modes, device)
     if command.results is not None:
@@ -100,6 +106,17 @@ def bench_train(command: BenchTrainCommand, console: Console) -> None:
         figures.write_json([row.as_dict() for row in rows], command.json)
 
 
+def _with_variants(command: BenchTrainCommand, console: Console) -> BenchTrainCommand:
+    """Return the command with its variants; the literal form is one where its file is."""
+    if command.variants:
+        return command
+    variants = DEFAULT
+    if not training_speed.LITERAL.exists():
+        variants = tuple(v for v in DEFAULT if v != "literal")
+        console.print("The literal form is left out: it is in a checkout of the repository alone.")
+    return replace(command, variants=variants)
+
+
 def _check(command: BenchTrainCommand, modes: Sequence[str], device: torch.device) -> None:
     for names, table, what in (
         (command.network, NETWORKS, "network"),
@@ -108,6 +125,11 @@ def _check(command: BenchTrainCommand, modes: Sequence[str], device: torch.devic
     ):
         for name in names:
             known(name, table, what)
+    for batch in command.batch:
+        if batch < 2:
+            raise ConfigError(f"--batch {batch} is too small: a BatchNorm needs two samples.")
+    if command.jobs < 1:
+        raise ConfigError(f"--jobs {command.jobs} must be at least 1.")
     for name in command.network:
         for width in command.width:
             check_width(name, width)

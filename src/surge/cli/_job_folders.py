@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from surge.cli._training import changes_of, environment_of
+from surge.cli._going_on import changes_of
+from surge.cli._training import environment_of
 from surge.errors import CheckpointMismatchError
 from surge.recipes.placing import start_of, teacher_of, with_start, with_teacher
 from surge.study.queue import Job, folder_of

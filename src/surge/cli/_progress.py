@@ -140,9 +140,12 @@ def tensorboard_sink(folder: RunFolder) -> Callable[[dict[str, Any]], None]:
         raise MissingDependencyError(
             "TensorBoard is not installed: pip install 'surge-bnn[tracking]'"
         ) from error
-    writer = SummaryWriter(str(folder.path / "tensorboard"))
+    writer: SummaryWriter | None = None
 
     def write(row: dict[str, Any]) -> None:
+        nonlocal writer
+        if writer is None:  # epochs after the checkpoint of a killed run are shown once
+            writer = SummaryWriter(str(folder.path / "tensorboard"), purge_step=row["epoch"])
         for key, value in row.items():
             if key != "epoch":
                 writer.add_scalar(key, value, row["epoch"])

@@ -10,15 +10,11 @@ from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from surge.cli._going_on import changes_of
 from surge.cli._job_folders import OVERRIDES, open_folder, with_others
 from surge.cli._progress import conclude
-from surge.cli._side_by_side import MPS, Crew, mps_runs, train_apart
-from surge.cli._training import (
-    changes_of,
-    choose_device,
-    deadline_of,
-    prepare_in,
-)
+from surge.cli._side_by_side import MPS, Crew, mps_runs, train_apart, workers_of
+from surge.cli._training import check_workers, choose_device, deadline_of, prepare_in
 from surge.cli._voc_remarks import voc_remarks
 from surge.data import resolve_root
 from surge.data.glue import find_file, get_task
@@ -30,10 +26,11 @@ from surge.recipes.placing import start_of, teacher_of
 from surge.recipes.recipe import Recipe
 from surge.recipes.voc import TEACHER, shortened, with_backbone
 from surge.study import results, row_speed
+from surge.study.glue_tables import averages_section, metrics_section
 from surge.study.queue import Job, fitting, missing
 from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets
-from surge.train.distributed import World
+from surge.train.distributed import World, process_count
 from surge.train.loop import LoopOptions, Outcome
 from surge.train.mode import choose_mode
 from surge.train.run import RunFolder, hardware
@@ -103,6 +100,9 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
     console.print(markdown(make_rows(recipes, stored), speeds), soft_wrap=True, markup=False)
     if command.table == "voc":
         console.print(voc_remarks(recipes), soft_wrap=True, markup=False)
+    if command.table == "glue":
+        shown = {(r.row, results.data_name(r)) for r in recipes}
+        _print_glue([r for r in stored if (r.row, r.data) in shown], console)
     return failed
 
 
@@ -115,7 +115,15 @@ def _print_stored(command: ReproduceCommand, console: Console) -> int:
     stored = [r for r in stored if not command.rows or r.row in command.rows]
     kept = [r for r in stored if wanted.get(r.recipe, r.metric) == r.metric]
     console.print(markdown(stored_rows(kept)), soft_wrap=True, markup=False)
+    _print_glue(stored, console)
     return 0
+
+
+def _print_glue(stored: list[results.Result], console: Console) -> None:
+    """Print the metrics that do not decide, and the averages of methods that have all columns."""
+    for section in (metrics_section(stored), averages_section(stored)):
+        if section:
+            console.print(section, soft_wrap=True, markup=False)
 
 
 @dataclass(frozen=True)
@@ -134,6 +142,8 @@ class _Work:
 
 def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) -> int:
     _check_jobs(command)
+    for recipe in recipes:
+        check_workers(command.workers, recipe)
     device = choose_device(command.device)
     deadline = deadline_of(command.budget)
     root = resolve_root(command.data, os.environ)
@@ -155,12 +165,13 @@ def _here(work: _Work) -> int:
     """Do the jobs one after the other, or several at a time on streams of one GPU."""
     command, console, device, stored = work.command, work.console, work.device, work.stored
     # One set of images at a time: most tables have only one.
-    load = lru_cache(1)(partial(load_sets, root=work.root))
+    load = lru_cache(1)(partial(load_sets, root=work.root, workers=command.workers))
     options = LoopOptions(
         deadline=work.deadline,
         shared=command.together > 1,
         compiled=command.compiled,
         captured=command.captured,
+        workers=workers_of(command, command.together),
     )
     queue = fitting(work.jobs, stored, hardware(device), work.deadline, command.together)
     failed = 0
@@ -218,6 +229,13 @@ def _apart(work: _Work) -> int:
 
 
 def _check_jobs(command: ReproduceCommand) -> None:
+    processes = process_count(os.environ)
+    if processes > 1:
+        raise ConfigError(
+            f"surge reproduce trains every run in one process, and torchrun started {processes}. "
+            f"Drop torchrun, or train one row: torchrun ... -m surge train {command.table}-ROW "
+            f"--results {command.results}"
+        )
     if command.jobs < 1:
         raise ConfigError(f"--jobs {command.jobs} must be at least 1.")
     if command.jobs > 1 and command.together > 1:

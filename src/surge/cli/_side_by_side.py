@@ -22,6 +22,7 @@ from surge.cli._progress import conclude
 from surge.cli._run_lines import RunLines, run_lines, title
 from surge.cli._training import choose_device, prepare_in
 from surge.data import resolve_root
+from surge.data.pictures import worker_count
 from surge.errors import CheckpointMismatchError, DataNotFoundError
 from surge.study.queue import Job, Key, fits, next_ready
 from surge.study.results import Result
@@ -96,6 +97,11 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def workers_of(command: ReproduceCommand, runs: int) -> int | None:
+    """Return how many workers decode for each of so many runs side by side."""
+    return command.workers or (worker_count(runs) if runs > 1 else None)
+
+
 def train_apart(
     line: Line, job: Job, command: ReproduceCommand, deadline: float | None, side_by_side: int
 ) -> tuple[Outcome, dict[str, Any]]:
@@ -106,13 +112,15 @@ def train_apart(
     from rich.console import Console
 
     device = choose_device(command.device)
-    sets = load_sets(job.recipe.data, resolve_root(command.data, os.environ))
+    workers = workers_of(command, side_by_side)
+    sets = load_sets(job.recipe.data, resolve_root(command.data, os.environ), workers)
     folder, environment = open_folder(job, command, device, side_by_side)
     options = LoopOptions(
         deadline=deadline,
         stop=line.stopped,
         compiled=command.compiled,
         captured=command.captured,
+        workers=workers,
     )
     metric = job.recipe.metric
 

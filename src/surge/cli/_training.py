@@ -6,14 +6,24 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from surge.cli._going_on import (
+    OVERRIDES,
+    changes_of,
+    continued,
+    make,
+    notes_of,
+    started_before,
+    taken_up,
+    with_habits,
+)
 from surge.cli._progress import conclude, epoch_lines, step_lines, tensorboard_sink
 from surge.cli.console import print_table
 from surge.data import resolve_root
@@ -26,7 +36,7 @@ from surge.recipes.recipe import Recipe
 from surge.recipes.voc import shortened
 from surge.train.budget import fitted
 from surge.train.build import Sets, load_sets
-from surge.train.distributed import World, joined, restarted
+from surge.train.distributed import World, joined
 from surge.train.loop import LoopOptions, Outcome, Trainer
 from surge.train.run import RunFolder, default_path, describe_environment, hardware
 from surge.train.task import task_of
@@ -35,16 +45,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from surge.cli.train import TrainCommand
-
-OVERRIDES = (
-    *("epochs", "eta", "fixed_scale", "align", "held_out", "limit", "precision", "accumulate"),
-    *("scores", "teacher_dropout"),
-    *("size", "batch", "lr", "label_smoothing", "sync_norm", "test_epochs"),
-)
-PLACES = ("out", "model", "teacher", "start", "backbone", "short")
-"""Options that a run keeps, beside those."""
-HABITS = ("results", "record", "record_every", "record_theorem", "tensorboard")
-"""Options that a resumed run has again, unless it is given others."""
 
 
 def list_recipes(console: Console) -> None:
@@ -59,10 +59,11 @@ def list_recipes(console: Console) -> None:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return the wanted device, or the GPU of this process, or the CPU."""
-    if name is None:
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        return torch.device(f"cuda:{local}" if torch.cuda.is_available() else "cpu")
+    """Return the wanted device, or the GPU of this process, or the CPU.
+
+    A GPU becomes the current one: streams and kernels that name none go there.
+    """
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
@@ -71,7 +72,15 @@ def choose_device(name: str | None) -> torch.device:
         raise ConfigError(f'--device "{name}" is not supported; use cpu, cuda or cuda:1.')
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f'--device "{name}": torch sees no CUDA GPU on this machine.')
-    return device
+    if device.type == "cpu":
+        return device
+    index = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
+    if index >= torch.cuda.device_count():
+        raise ConfigError(
+            f'--device "{name}": there is no GPU {index}, torch sees {torch.cuda.device_count()}.'
+        )
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
 
 
 def seconds_of(budget: str) -> float:
@@ -91,12 +100,6 @@ def deadline_of(budget: str | None) -> float | None:
     return None if budget is None else time.monotonic() + seconds_of(budget)
 
 
-def changes_of(command: object, names: Sequence[str]) -> dict[str, Any]:
-    """Return what a command changes in a recipe: the options that were given."""
-    values = {name: getattr(command, name) for name in names}
-    return {key: v for key, v in values.items() if v is not None and v is not False}
-
-
 def environment_of(
     device: torch.device, seed: int, commit: str | None, changes: dict[str, Any]
 ) -> dict[str, Any]:
@@ -108,7 +111,7 @@ def environment_of(
 
 def train_one(command: TrainCommand, console: Console) -> None:
     """Run or continue one recipe and store its result."""
-    command = command if command.resume is None else _with_habits(command, command.resume)
+    command = command if command.resume is None else with_habits(command, command.resume)
     check_folder(command.results, "--results")  # not after hours of training
     device = choose_device(command.device)
     options = LoopOptions(
@@ -117,37 +120,38 @@ def train_one(command: TrainCommand, console: Console) -> None:
         lean=command.lean,
         save_every=command.save_every,
         save_steps=command.save_steps,
+        workers=command.workers,
         deadline=deadline_of(command.budget),
         record_every=_record_every(command),
         record_theorem=command.record_theorem,
     )
-    root = resolve_root(command.data, os.environ)
     with joined(device) as world:
         if command.resume is not None:
-            folder, recipe, environment = _continued(command, command.resume)
-            sets = load_sets(recipe.data, root)
+            folder, recipe, environment = continued(command, command.resume)
+            sets, create = _loaded(recipe, command), None
         else:
             recipe, environment = _wanted(command, device)
             folder = RunFolder(
                 command.out or default_path(recipe, environment["seed"], Path("runs"))
             )
-            if world.leads and not restarted(os.environ):
+            again = started_before(folder, world, device)
+            if world.leads and not again:
                 folder.check_free()  # at once, not after the data and a trial
-            sets = load_sets(recipe.data, root)
+            sets = _loaded(recipe, command)
             task_of(recipe.data).check(recipe, sets, world.size)
             if command.budget is not None and recipe.train.schedule == "steps":
                 console.print(f"timing a few steps and a test, to fit {command.budget}")
                 recipe = _fit(recipe, sets, command.budget, environment, device, options, world)
                 options = replace(options, deadline=None)
-            environment = _taken_up(folder, recipe, environment)
+            environment = taken_up(folder, recipe, environment) if again else environment
+            create = partial(make, folder, recipe, environment, world, device, anew=again)
         if world.leads and (command.resume is not None or folder.begun):
             here = environment_of(device, int(environment["seed"]), command.commit, {})
             environment = folder.went_on(recipe, environment, here)
-        make = None if command.resume else partial(_made, folder, recipe, environment, world)
         sink = tensorboard_sink(folder) if command.tensorboard and world.leads else None
         parts = (folder, recipe, sets, environment, device, options, console)
         try:
-            outcome = run_in(*parts, world=world, sink=sink, make=make)
+            outcome = run_in(*parts, world=world, sink=sink, make=create)
             if world.leads:
                 conclude(folder, recipe, outcome, environment, command.results, console)
         except (KeyboardInterrupt, OSError):
@@ -199,55 +203,19 @@ def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[s
     if not -(2**63) <= seed < 2**63:
         raise ConfigError(f"--seed {seed} does not fit in 64 bits.")
     environment = environment_of(device, seed, command.commit, changes)
-    return recipe, {**environment, "habits": _habits(command)}
+    return recipe, {**environment, **notes_of(command)}
 
 
-def _habits(command: TrainCommand) -> dict[str, Any]:
-    """Return the options that resumed runs keep, as far as they are not the usual ones."""
-    usual = {f.name: f.default for f in fields(command)}
-    given = {name: getattr(command, name) for name in HABITS}
-    return {n: str(v) if n == "results" else v for n, v in given.items() if v != usual[n]}
+def _loaded(recipe: Recipe, command: TrainCommand) -> Sets:
+    """Return what a recipe trains and tests on."""
+    check_workers(command.workers, recipe)
+    return load_sets(recipe.data, resolve_root(command.data, os.environ), command.workers)
 
 
-def _with_habits(command: TrainCommand, path: Path) -> TrainCommand:
-    """Return a command that continues a run the way it was begun."""
-    held = RunFolder.open(path)[2].get("habits", {})
-    again = {n: v for n, v in held.items() if n in HABITS and n not in _habits(command)}
-    if "results" in again:
-        again["results"] = Path(again["results"])
-    return replace(command, **again)
-
-
-def _taken_up(folder: RunFolder, recipe: Recipe, environment: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment of a run; one that torchrun or Slurm restarted finds its own."""
-    if restarted(os.environ) and folder.begun:
-        _, held, before = RunFolder.open(folder.path)
-        if held != recipe or before["seed"] != environment["seed"]:
-            raise ConfigError(
-                f"{folder.path} holds {held.name}, seed {before['seed']}, which is not the run "
-                "that was restarted. Choose another folder with --out."
-            )
-        return before
-    return environment
-
-
-def _made(folder: RunFolder, recipe: Recipe, environment: dict[str, Any], world: World) -> None:
-    """Make the folder of a new run that can begin."""
-    again = restarted(os.environ)
-    if world.leads and not (again and folder.begun):
-        RunFolder.create(folder.path, recipe, environment, anew=again)
-
-
-def _continued(command: TrainCommand, path: Path) -> tuple[RunFolder, Recipe, dict[str, Any]]:
-    """Return the run to continue; whatever would change it is refused."""
-    folder, recipe, environment = RunFolder.open(path)
-    if command.recipe not in (None, recipe.name):
-        raise ConfigError(f"--resume {path} holds {recipe.name}, not {command.recipe}.")
-    if command.seed not in (None, environment["seed"]):
-        raise ConfigError(f"--resume {path} has seed {environment['seed']}, not {command.seed}.")
-    for name in changes_of(command, (*OVERRIDES, *PLACES)):
-        raise ConfigError(f"--resume continues as begun; drop --{name.replace('_', '-')}.")
-    return folder, recipe, environment
+def check_workers(workers: int | None, recipe: Recipe) -> None:
+    """Refuse workers for a recipe whose data are no image files."""
+    if workers is not None and recipe.data.size is None:
+        raise ConfigError(f"{recipe.name} decodes no image files: --workers changes nothing.")
 
 
 def prepare_in(
@@ -298,7 +266,7 @@ def prepare_in(
         )
     for sentence in trainer.task.remarks(sets):
         say(sentence)
-    if folder.begun:
+    if world.any(folder.begun, device):
         for sentence in trainer.resume():
             say(sentence, "yellow")
         say(f"continuing after epoch {trainer.epoch}")

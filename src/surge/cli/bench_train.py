@@ -33,8 +33,8 @@ class BenchTrainCommand:
 
     network: tuple[str, ...] = ("resnet20",)
     """Networks by name."""
-    variants: tuple[str, ...] = ("plain", "literal", "surge", "tied")
-    """Which paths to compare."""
+    variants: tuple[str, ...] = ()
+    """Which paths to compare; by default plain, literal (in a checkout), surge and tied."""
     modes: tuple[str, ...] = ()
     """How steps run; by default all that the device can do."""
     batch: tuple[int, ...] = ()

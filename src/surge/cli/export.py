@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import nn
 
+    from surge.data.imageset import Normalization
     from surge.recipes.recipe import Recipe
     from surge.train.run import RunFolder
 
@@ -25,7 +26,8 @@ class ExportCommand:
 
     The packed file (.surge) is what surge_runtime runs. ONNX has no bits: its file is as large as
     that of a float network. OpenVINO has 1-bit convolutions; layers that it cannot take are listed
-    and stay float. Both are compared with torch before anything is written.
+    and stay float. Both are compared with torch before anything is written. Of a detector the
+    backbone is written, whose four stages come out as one vector.
 
     Example:
         surge export runs/cifar10-resnet20-recu-surge-seed1 --out resnet20.surge
@@ -72,6 +74,8 @@ class ExportCommand:
             if self.measure:
                 raise ConfigError(f"--measure is for images; {recipe.name} reads sentences.")
             probe = example
+        if self.measure and recipe.data.name == "voc":
+            raise ConfigError(f"--measure counts right classes; {recipe.name} finds boxes.")
         beside = self.run_folder if self.run_folder.is_dir() else self.run_folder.parent
         target = self.out or beside / f"model{SUFFIXES[self.to]}"
         written: object
@@ -105,6 +109,8 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
     if path.is_file():
         state = load_one(path, None, torch.device("cpu"))
         recipe, seed = get_recipe(str(state.get("recipe"))), 0
+        if recipe.data.name == "voc":
+            return _load_stages(path)
         if recipe.model.name == "bert":
             raise CheckpointMismatchError(
                 f"{path} holds {recipe.name}, and only the folder of its run says which BERT that "
@@ -112,6 +118,8 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
             )
     else:
         folder, recipe, environment = RunFolder.open(path)
+        if recipe.data.name == "voc":
+            return _load_stages(path)
         state, sentences = load_newest(folder.checkpoints, recipe.name, torch.device("cpu"))
         accuracy, seed = _accuracy(folder, int(state["epoch"])), int(environment["seed"])
     example, facts = _data_facts(recipe.data.name, recipe.data.length)
@@ -120,6 +128,32 @@ def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[
     model, _ = build_network(alone(recipe), seed, example)
     load_trained_(model, state, recipe, path)
     return recipe, model.eval(), example, {**facts, "accuracy": accuracy}, tuple(sentences)
+
+
+def _load_stages(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[str, ...]]:
+    """Return what ``load_run`` does, of a detector: its backbone, for the largest wide picture."""
+    import torch
+
+    from surge.data.batch import padded
+    from surge.data.imageset import IMAGENET
+    from surge.data.voc_loader import scale_of
+    from surge.models.pyramid import JoinedStages
+    from surge.train.detect_run import load_detector
+
+    recipe, detector = load_detector(path, torch.device("cpu"))
+    assert recipe.data.size is not None
+    width, height = (padded(side) for side in scale_of(recipe.data.size))
+    said = (
+        f"{recipe.name}: the backbone, for pictures padded to {height}x{width}; its four stages "
+        "are one vector, which surge.models.pyramid.JoinedStages.parted takes apart."
+    )
+    facts = {"preprocessing": _preprocessing(IMAGENET)}
+    model = JoinedStages(detector.backbone).eval()
+    return recipe, model, torch.zeros(1, 3, height, width), facts, (said,)
+
+
+def _preprocessing(normal: Normalization) -> dict[str, Any]:
+    return {"mean": normal.mean, "std": normal.std, "maximum": normal.maximum}
 
 
 def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> str:
@@ -178,8 +212,7 @@ def _data_facts(name: str, length: int | None) -> tuple[Any, dict[str, Any]]:
     if name not in known:
         raise ExportError(f'surge export knows no input size for the data set "{name}".')
     shape, classes, normal = known[name]
-    preprocessing = {"mean": normal.mean, "std": normal.std, "maximum": normal.maximum}
-    return torch.zeros(1, *shape), {"classes": classes, "preprocessing": preprocessing}
+    return torch.zeros(1, *shape), {"classes": classes, "preprocessing": _preprocessing(normal)}
 
 
 def _accuracy(folder: RunFolder, epochs: int) -> float | None:

@@ -66,6 +66,8 @@ class ReproduceCommand:
     """Where finished runs are stored."""
     device: str | None = None
     """cpu, cuda, cuda:1; by default a GPU if there is one."""
+    workers: int | None = None
+    """Processes that decode image files for each run; by default its share of the cores."""
     commit: str | None = None
     """Commit to record where there is no repository."""
     table_only: bool = False

@@ -91,6 +91,9 @@ class TrainCommand:
     lean: bool = False
     """Compile so that the backward computes signs, masks and norms again instead of keeping them:
     less memory for a little time (docs/performance.md)."""
+    workers: int | None = None
+    """Processes that decode image files, for each training process; by default its share of the
+    cores (photographs)."""
     save_every: float = 30.0
     """Seconds between checkpoints; 0 writes one after every epoch."""
     save_steps: int | None = None

@@ -150,10 +150,10 @@ def worker_count(processes: int = 1) -> int:
     """Return how many workers each of the processes on this machine should have."""
     usable = getattr(os, "sched_getaffinity", None)  # not on every system
     cores = len(usable(0)) if usable else os.cpu_count() or 1
-    return max(1, min(16, cores // max(processes, 1)))
+    return max(1, cores // max(processes, 1))
 
 
-def load_pictures(files: FileSet, side: int) -> ImageSet:
+def load_pictures(files: FileSet, side: int, workers: int | None = None) -> ImageSet:
     """Return a set as squares of ``side`` pixels: decoded once, then stored beside the tree.
 
     The shorter side of every image becomes ``side``, the middle is kept. What is stored belongs to
@@ -166,7 +166,7 @@ def load_pictures(files: FileSet, side: int) -> ImageSet:
     """
     stored = None if len(files) <= ALONE else _store(files, side)
     found = None if stored is None else _read(stored, side)
-    images, kept = found if found is not None else _decode(files, side)
+    images, kept = found if found is not None else _decode(files, side, workers)
     if stored is not None and found is None:
         _write(stored, {"images": images, "kept": kept})
     count = CorruptCount(files)
@@ -186,8 +186,8 @@ class _Square:
         return central(image, self.side, self.side)
 
 
-def _decode(files: FileSet, side: int) -> tuple[Tensor, Tensor]:
-    workers = 0 if len(files) <= ALONE else worker_count()
+def _decode(files: FileSet, side: int, workers: int | None) -> tuple[Tensor, Tensor]:
+    workers = 0 if len(files) <= ALONE else workers or worker_count()
     decoder = Decoder(files, _Square(side))
     pieces = [list(range(s, min(s + PIECE, len(files)))) for s in range(0, len(files), PIECE)]
     images = torch.empty(len(files), 3, side, side, dtype=torch.uint8)

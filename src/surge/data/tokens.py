@@ -31,13 +31,13 @@ class Tokenizer:
         self.folder = folder
         config = read_config(folder)
         self._tokenizer = _load(folder)
-        words, rows = len(self._tokenizer), int(config["vocab_size"])
+        words, rows = len(self._tokenizer), config["vocab_size"]
         if words > rows:
             raise ConfigError(
                 f"{folder}: its tokenizer knows {words:,} words, its model has embeddings for "
                 f"{rows:,}. They do not belong together."
             )
-        self.longest = int(config["max_position_embeddings"])
+        self.longest: int = config["max_position_embeddings"]
         self.identity = self._identity()
 
     def _identity(self) -> str:
@@ -82,10 +82,15 @@ def read_config(folder: Path) -> dict[str, Any]:
         ) from error
     except (ValueError, OSError) as error:
         raise ConfigError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} holds a {type(config).__name__}, no settings of a model.")
     if config.get("model_type") != "bert":
         raise ConfigError(
             f'{folder} holds a model of type "{config.get("model_type")}"; only BERT is supported.'
         )
+    for name in ("vocab_size", "max_position_embeddings"):
+        if not isinstance(config.get(name), int):
+            raise ConfigError(f"{path} names no {name}.")
     return config
 
 
@@ -100,7 +105,10 @@ def _load(folder: Path) -> Any:
         raise MissingDependencyError(
             "GLUE needs transformers, which is not installed: pip install 'surge-bnn[glue]'"
         ) from error
-    return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    try:
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # reading foreign bytes can fail in any way
+        raise ConfigError(f"{folder} holds no readable tokenizer (--model): {error!r}") from error
 
 
 def load_glue(root: Path, task: Task, part: str, tokenizer: Tokenizer, length: int) -> TextSet:

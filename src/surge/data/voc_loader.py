@@ -68,7 +68,7 @@ class DecodedSet:
         return sum(bool(difficult.all()) for difficult in self.files.difficult)
 
 
-def decode(files: BoxSet) -> DecodedSet:
+def decode(files: BoxSet, workers: int | None = None) -> DecodedSet:
     """Read every image of a set; unreadable ones are left out, and named in a warning.
 
     Raises:
@@ -81,7 +81,8 @@ def decode(files: BoxSet) -> DecodedSet:
         except CORRUPT:
             return None
 
-    with ThreadPoolExecutor(worker_count()) as pool:  # Pillow decodes outside Python's lock
+    # Pillow decodes outside Python's lock.
+    with ThreadPoolExecutor(workers or worker_count()) as pool:
         pictures = list(pool.map(read, files.files))
     CorruptCount(files).add([place for place, found in enumerate(pictures) if found is None])
     kept = [place for place, found in enumerate(pictures) if found is not None]

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
-from surge.export.graph import Activation
+from surge.export.graph import Activation, over, plus, times
 
 if TYPE_CHECKING:
     from surge.export.lower import Lowering
@@ -40,16 +40,6 @@ def window(
     if not flat:
         return {key: pair(value) for key, value in sizes.items()}
     return {key: [0 if key == "padding" else 1, pair(value)[0]] for key, value in sizes.items()}
-
-
-def times(vector: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the product with one value per channel, as torch computes it."""
-    return lambda t: t * vector
-
-
-def plus(vector: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the sum with one value per channel, as torch computes it."""
-    return lambda t: t + vector
 
 
 @handles("aten.batch_norm.default")
@@ -162,10 +152,11 @@ def _multiply(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         previous.numbers["divisor"] = int(whole)
         low.alias[node.name] = previous.output
         return
-    if divides:
-        literal = 1 / literal if isinstance(literal, int | float) else 1 / constant
     scale = low.vector(node, literal, value)
-    low.emit(node, "affine", [value], scale=scale, arithmetic=[times(scale)])
+    arithmetic = times(scale)
+    if divides:
+        arithmetic, scale = over(scale), (1 / scale.double()).float()
+    low.emit(node, "affine", [value], scale=scale, arithmetic=[arithmetic])
 
 
 @handles("surge.round_levels.default")
@@ -223,7 +214,11 @@ def _prelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     sequence = len(low.shape(a[0])) == 3 and slope.numel() > 1
     source = low.as_sequence(node, a[0]) if sequence else low.value(a[0])
     activation = Activation("prelu", vectors={"slope": slope})
-    low.emit(node, "affine", [source], activation=activation)
+
+    def arithmetic(t: Tensor) -> Tensor:
+        return F.prelu(t, slope.reshape(-1))
+
+    low.emit(node, "affine", [source], activation=activation, arithmetic=[arithmetic])
 
 
 SIGNS = (

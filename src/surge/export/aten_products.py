@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from surge.export.aten import handles, pair, times, window
-from surge.export.graph import Activation
+from surge.export.aten import handles, pair, window
+from surge.export.graph import Activation, times
 from surge.export.trace import sign_level
 from surge.layers import BinaryLayer
 from surge.method import Geometry

@@ -1,5 +1,7 @@
 """Make a graph small: shifts into binary layers, epilogues into the operators before them."""
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from surge.export.graph import EPILOGUE, Activation, Graph, Node
@@ -18,8 +20,8 @@ def fold(graph: Graph) -> None:
     _drop_scales_of_signs(graph)
     _scale_last(graph)
     _fold_input_scales(graph)
-    _fold_scales_behind_maps(graph)
     _fold_epilogues(graph)
+    _fold_scales_behind_maps(graph)
     fold_thresholds(graph)
     graph.drop_unused()
 
@@ -87,7 +89,7 @@ def _fold_shifts(graph: Graph) -> None:
         if node.op not in ("binary_conv2d", "above") or node.shift is not None:
             continue
         source = graph.producer(node.inputs[0])
-        if source is not None and source.only_adds_vector:
+        if source is not None and source.only_adds_vector and graph.is_private(source.output):
             node.inputs = list(source.inputs)
             node.shift = source.bias
     graph.drop_unused()
@@ -111,6 +113,7 @@ def _fold_rprelu(graph: Graph) -> None:
             "shift_out": after[0].bias,
         }
         last = after[0]
+        last.arithmetic = _joined(before, node, last)
         last.inputs, last.bias = list(before.inputs), None
         last.activation = Activation("rprelu", vectors=vectors)
         last.module = node.module
@@ -172,15 +175,20 @@ def _first_part(node: Node) -> int:
     return ADDED if node.residual is not None else ACTIVATED
 
 
+def _is_vector(part: Tensor | None) -> bool:
+    return part is not None and part.dim() > 0
+
+
 def _fits(before: Node, node: Node, *, swapped: bool) -> bool:
     """Return whether the parts of two nodes, one after the other, are in epilogue order."""
     first = _first_part(node)
     if swapped and first == SCALED:
         return False  # the scale belongs to the other summand
     if first == SCALED:
-        # Two norms in a row stay two nodes: each is stored as it is counted.
+        # Two norms in a row, or two vectors, stay two nodes: each is stored as it is counted.
         both = before.op == "affine" and before.scale is not None and node.scale is not None
-        return _last_part(before) <= SCALED and not both
+        twice = node.scale is None and _is_vector(before.bias) and _is_vector(node.bias)
+        return _last_part(before) <= SCALED and not both and not twice
     return _last_part(before) < first
 
 
@@ -196,12 +204,17 @@ def _merge(graph: Graph, before: Node, node: Node) -> None:
         before.residual = other
     if node.activation is not None:
         before.activation = node.activation
-    known = before.arithmetic is not None and node.arithmetic is not None
-    before.arithmetic = [*(before.arithmetic or []), *(node.arithmetic or [])] if known else None
+    before.arithmetic = _joined(before, node)
     before.output = node.output
     place = graph.nodes.index(node)
     graph.nodes[place] = before
     graph.nodes.remove(before)  # removes the first of its two places, the old one
+
+
+def _joined(*nodes: Node) -> list[Callable[[Tensor], Tensor]] | None:
+    """Return the arithmetic of nodes in a row; None if one is not known."""
+    parts = [node.arithmetic for node in nodes]
+    return None if None in parts else [step for part in parts for step in part or []]
 
 
 def _compose(before: Node, node: Node) -> tuple[Tensor | None, Tensor | None]:

@@ -19,6 +19,21 @@ EPILOGUE = ("binary_conv2d", "binary_matmul", "conv2d", "layer_norm", "affine")
 """Operators that have an epilogue, the dearest first; ``affine`` is nothing else."""
 
 
+def times(vector: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the product with one value per channel, as torch computes it."""
+    return lambda t: t * vector
+
+
+def over(vector: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the quotient by one value per channel, as torch computes it."""
+    return lambda t: t / vector
+
+
+def plus(vector: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the sum with one value per channel, as torch computes it."""
+    return lambda t: t + vector
+
+
 @dataclass
 class Activation:
     """What happens last: ``relu``, ``clamp``, ``sign``, ``prelu``, ``rprelu`` or ``between``."""
@@ -102,6 +117,8 @@ class Graph:
     input_shape: list[int]
     output: str
     output_shape: list[int]
+    folded: int = 0
+    """Bytes of vectors that thresholds have made needless."""
 
     def consumers(self, value: str) -> list[Node]:
         """Return the nodes that read a value; one that reads it twice comes twice."""

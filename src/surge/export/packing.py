@@ -29,7 +29,10 @@ class Packed:
     file_bytes: int
     """Size of the file."""
     tensor_bytes: int
-    """Bytes of all tensors: what :func:`surge.summary.summary` says. The rest is the header."""
+    """Bytes of all tensors; the rest is the header. With ``folded_bytes`` it is what
+    :func:`surge.summary.summary` says."""
+    folded_bytes: int
+    """Bytes of slopes and shifts that are part of the thresholds between binary layers."""
     operators: tuple[str, ...]
     """The operators in running order, ``name: op``."""
 
@@ -77,6 +80,7 @@ def pack(
             the operator and its module.
     """
     _check_rest(rest)
+    _check_precision(model)
     model, given = with_one_input(model, example_input)
     example = _one_tensor(given)
     traced = trace(model, example)
@@ -95,6 +99,7 @@ def pack(
         target,
         len(content),
         sum(array.nbytes for array in arrays.values()),
+        graph.folded,
         tuple(f"{node.module}: {node.op}" for node in graph),
     )
 
@@ -106,6 +111,15 @@ def _check_rest(rest: str) -> None:
             f'rest="{rest}" is not known.{did_you_mean(str(rest), accepted)} '
             f"Accepted: {', '.join(accepted)}."
         )
+
+
+def _check_precision(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.is_floating_point() and parameter.dtype != torch.float32:
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise ExportError(
+                f'pack: "{name}" is {kind}; the engine computes in fp32: call model.float() first.'
+            )
 
 
 def _one_tensor(example: Any) -> Tensor:

@@ -11,7 +11,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from surge.export.graph import Activation, Graph, Node
+from surge.export.graph import Activation, Graph, Node, plus
 
 LARGEST = 0x7F7FFFFF
 """The largest finite fp32 number, as bits."""
@@ -19,17 +19,70 @@ INFINITY = float("inf")
 
 
 def fold_thresholds(graph: Graph) -> None:
-    """Replace scale, bias and activation by an interval where only signs are read, in place."""
+    """Replace the epilogue by an interval where only signs are read, in place.
+
+    A shift that all readers add before their sign, and the slopes of a PReLU, become part of it.
+    """
     for node in graph:
-        if node.scale is None or node.bias is None or node.residual is not None:
+        readers = _readers_of_signs(graph, node)
+        shifts = [reader.shift for reader in readers]
+        if not shifts or not _reads_sums(graph, node) or not _folds(node, shifts):
             continue
-        if not node.arithmetic or min(node.scale.numel(), node.bias.numel()) == 1:
-            continue
-        plain = node.activation is None or not node.activation.vectors
-        if plain and _reads_sums(graph, node) and _only_signs_are_read(graph, node):
-            low, high = interval(node, node.scale.numel())
-            node.scale = node.bias = None
-            node.activation = Activation("between", vectors={"low": low, "high": high})
+        before = _vectors(node)
+        if shifts[0] is not None:
+            before.append(shifts[0])
+            node.arithmetic = [*(node.arithmetic or []), plus(shifts[0])]
+        ends = interval(node, max(part.numel() for part in before))
+        node.scale = node.bias = None
+        node.activation = Activation("between", vectors=_stored(ends, before))
+        for reader in readers:
+            reader.shift = None
+        graph.folded += _bytes(before) - _bytes(_vectors(node))
+
+
+def _vectors(node: Node) -> list[Tensor]:
+    inner = {} if node.activation is None else node.activation.vectors
+    return [part for part in (node.scale, node.bias, *inner.values()) if part is not None]
+
+
+def _bytes(parts: list[Tensor]) -> int:
+    """Return what vectors take in a file, where numbers are part of the text."""
+    return sum(part.nbytes for part in parts if part.dim() > 0)
+
+
+def _folds(node: Node, shifts: list[Tensor | None]) -> bool:
+    """Return whether one known, monotone function stands before all signs."""
+    first = shifts[0]
+    if first is None:
+        shared = all(shift is None for shift in shifts)
+    else:
+        shared = all(shift is not None and torch.equal(shift, first) for shift in shifts)
+    # What is rounded once is rounded as in torch already.
+    composed = node.scale is not None and (node.bias is not None or first is not None)
+    known = bool(node.arithmetic) and node.residual is None
+    return shared and composed and known and _monotone(node.activation, first)
+
+
+def _monotone(activation: Activation | None, shift: Tensor | None) -> bool:
+    """Return whether the sign changes at most once; a bare PReLU that falls is never negative."""
+    slope = None if activation is None else activation.vectors.get("slope")
+    if activation is None or slope is None:
+        return True
+    return bool((slope >= 0).all()) or (activation.kind == "prelu" and shift is None)
+
+
+def _stored(ends: tuple[Tensor, Tensor], before: list[Tensor]) -> dict[str, Tensor]:
+    """Return the ends by name; one that is the same everywhere is a number if that saves bytes.
+
+    A file has no infinite numbers, and no finite one lies beyond the largest.
+    """
+    stored = dict(zip(("low", "high"), ends, strict=True))
+    largest = torch.finfo(torch.float32).max
+    for key, end in stored.items():
+        larger = _bytes(list(stored.values())) > _bytes(before)
+        if larger and bool((end == end[0]).all()):
+            stored[key] = end[0].clamp(-largest, largest)
+    return stored
 
 
 def _reads_sums(graph: Graph, node: Node) -> bool:
@@ -46,17 +99,20 @@ MOVES = ("flatten", "subsample", "transpose")
 """Operators that move values and change none: +1 and -1 stay what they are."""
 
 
-def _only_signs_are_read(graph: Graph, node: Node) -> bool:
-    readers = graph.consumers(node.output)
-    signs = all(
-        _only_signs_are_read(graph, reader)
-        if reader.op in MOVES
-        else reader.op == "binary_conv2d"
-        and reader.shift is None
-        and reader.residual != node.output
-        for reader in readers
-    )
-    return bool(readers) and node.output != graph.output and signs
+def _readers_of_signs(graph: Graph, node: Node) -> list[Node]:
+    """Return the binary layers that read a value, moved at most; none if anything else does."""
+    found: list[Node] = []
+    for reader in graph.consumers(node.output):
+        behind = [reader] if reader.op == "binary_conv2d" else []
+        if reader.op in MOVES:
+            behind = _readers_of_signs(graph, reader)
+        other_channels = reader.op in ("flatten", "transpose") and any(
+            layer.shift is not None and layer.shift.numel() > 1 for layer in behind
+        )
+        if not behind or other_channels or reader.residual == node.output:
+            return []
+        found += behind
+    return [] if node.output == graph.output else found
 
 
 def interval(node: Node, channels: int) -> tuple[Tensor, Tensor]:

@@ -70,15 +70,16 @@ def thin(boxes: Tensor, alive: Tensor, threshold: float) -> Tensor:
     boxes = torch.nn.functional.pad(boxes.float(), (0, 0, 0, spare)).contiguous()
     living = torch.nn.functional.pad(alive.to(torch.int8), (0, spare)).contiguous()
     standing = torch.empty_like(living)
-    # Rounded as in the plain form, or boxes close to the threshold would differ.
-    _thin[(groups,)](
-        boxes,
-        living,
-        standing,
-        count + spare,
-        threshold,
-        BLOCK=BLOCK,
-        num_warps=8,
-        enable_fp_fusion=False,
-    )
+    with torch.cuda.device_of(boxes):  # Triton starts kernels on the current GPU
+        # Rounded as in the plain form, or boxes close to the threshold would differ.
+        _thin[(groups,)](
+            boxes,
+            living,
+            standing,
+            count + spare,
+            threshold,
+            BLOCK=BLOCK,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
     return standing[:, :count] > 0

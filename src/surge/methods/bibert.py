@@ -8,7 +8,7 @@ from torch import Tensor
 
 from surge import functional
 from surge.attention import AttentionRule
-from surge.functional import operator, save_inputs
+from surge.functional import operator, save_inputs, widened
 from surge.method import Method, mean_magnitude, per_filter, register_method
 
 
@@ -65,7 +65,7 @@ def similarity(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def direction_mismatch(student: Tensor, teacher: Tensor) -> Tensor:
     """Return ``| s/|s| - t/|t| |``, with norms over the whole tensors."""
-    unit_s, unit_t = (x / x.norm().clamp(min=1e-12) for x in (student.float(), teacher.float()))
+    unit_s, unit_t = (x / x.norm().clamp(min=1e-12) for x in map(widened, (student, teacher)))
     # The slope of a norm at zero is not defined; far below any real mismatch it is made zero.
     squares: Tensor = (unit_s - unit_t).square().sum()
     return (squares + 1e-12).sqrt()

@@ -75,7 +75,9 @@ class BinaryBERT(ElasticInputs):
     Schedule  half the width in ternary, then ``split_weight``, then fine-tuning.
     Paper vs here: sign(0) = +1. Inputs of one bit are outside what the paper intends (it uses 4 and
     8 bits with learnt steps, where its code has no 1-bit form): BiT's levels stand for them, and
-    the accuracy collapses.
+    the accuracy collapses. Both stages learn from hidden states and logits at once, as BiT does;
+    the paper's learn from hidden states and attention scores first, then from logits. Scores are
+    paired head by head, and a task's teacher has twice the heads of the network of half the width.
     """
 
     def __init__(

@@ -1,14 +1,19 @@
 """A transformers BERT behind one tensor of tokens, and what distillation wants to see of it."""
 
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from surge.errors import CheckpointMismatchError, ConfigError, MissingDependencyError
 from surge.layers.attention import BinaryAttention, additive
+
+FRESH = ("classifier.", "bert.pooler.")
+"""Parts that a pretrained folder may lack: they are drawn."""
 
 
 class Observed(NamedTuple):
@@ -83,20 +88,37 @@ def load_bert(folder: Path, outputs: int) -> BertClassifier:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     try:
-        model = transformers.BertForSequenceClassification.from_pretrained(
+        model, found = transformers.BertForSequenceClassification.from_pretrained(
             str(folder),
             num_labels=outputs,
             dtype=torch.float32,
             local_files_only=True,
             ignore_mismatched_sizes=True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError, UnpicklingError) as error:
         raise ConfigError(f"{folder} holds no readable BERT weights (--model): {error}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
         if shown:
             transformers.logging.enable_progress_bar()
+    _check_loaded(folder, found)
     return BertClassifier(model.to(torch.get_default_dtype()))
+
+
+def _check_loaded(folder: Path, found: dict[str, Any]) -> None:
+    """Raise if anything but the head of a classifier would stay as it was drawn."""
+    other = {
+        name: f"{tuple(has)}, not {tuple(needs)}" for name, has, needs in found["mismatched_keys"]
+    }
+    drawn = {**dict.fromkeys(found["missing_keys"], "absent"), **other}
+    wrong = {name: why for name, why in sorted(drawn.items()) if not name.startswith(FRESH)}
+    if wrong:
+        name, why = next(iter(wrong.items()))
+        raise ConfigError(
+            f'{folder} holds weights that do not fit its config.json (--model): "{name}" is {why}; '
+            f"{len(wrong)} tensors in all."
+        )
 
 
 def load_weights(model: nn.Module, state: dict[str, Tensor], where: str) -> None:

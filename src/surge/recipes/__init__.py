@@ -4,6 +4,7 @@ import importlib
 import pkgutil
 from dataclasses import replace
 
+from surge.data.glue import TASKS
 from surge.errors import ConfigError, did_you_mean
 from surge.recipes.recipe import (
     DataSpec,
@@ -94,7 +95,7 @@ def overridden(recipe: Recipe, changes: dict[str, object]) -> Recipe:
     deaf = {
         "label_smoothing": text or boxes or recipe.distill is not None,
         "teacher_dropout": not text,
-        "scores": not text,
+        "scores": not text or bool(TASKS[recipe.data.name].labels),
         "sync_norm": boxes,
     }
     for name, ignored in deaf.items():

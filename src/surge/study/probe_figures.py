@@ -122,7 +122,8 @@ FIGURES: Mapping[str, Kind] = {
     ),
     "accuracy-time": Kind(
         "Accuracy against training time",
-        "a line per run, some 60 tests of each; compiling included; runs may have shared the machine",
+        "a line per run, some 60 tests of each; compiling included; "
+        "runs may have shared the machine",
         probe_rows.accuracy_against_time,
         probe_painters.time,
         _by("network"),

@@ -29,6 +29,7 @@ from surge.study.markers import replaced
 from surge.study.rest_table import section as rest_section
 from surge.study.results import Result
 from surge.study.tables import TableRow, make_rows, markdown, stored_rows
+from surge.study.threads_table import section as threads_section
 
 ALWAYS = tuple(
     f"{model}-recu{suffix}"
@@ -127,7 +128,11 @@ PAGES: dict[str, dict[str, Section]] = {
         "align": align_section,
         "packed": packed_section,
     },
-    "docs/deploying.md": {"inference": latency_table.section, "rest": rest_section},
+    "docs/deploying.md": {
+        "inference": latency_table.section,
+        "threads": threads_section,
+        "rest": rest_section,
+    },
     "docs/distributed.md": {"scaling": scaling.section},
     "docs/imagenet.md": {"costs": cost_table.section, "loader": loader_table.section},
     "docs/performance.md": {

@@ -150,10 +150,11 @@ class Vectors:
     def _between(self, entry: dict[str, Any]) -> Callable[[Tensor], Tensor]:
         """Return low <= t <= high as the sign of a line: a norm, as the network had before."""
         low, high = self.needed(entry, "low"), self.needed(entry, "high")
-        rising, falling = torch.isinf(high), torch.isinf(low)
+        largest = torch.finfo(torch.float32).max
+        rising, falling = high >= largest, low <= -largest
         factor = torch.where(rising, 1.0, -1.0)
         offset = torch.where(rising, -low, high)
-        constant = rising & falling
+        constant = (rising & falling) | (low > high)
         factor = torch.where(constant, 0.0, factor)
         offset = torch.where(constant, torch.where(low < high, 1.0, -1.0), offset)
         return lambda t: t * factor + offset
@@ -163,8 +164,23 @@ def _sign(t: Tensor) -> Tensor:
     return torch.where(t >= 0, 1.0, -1.0)
 
 
+def _ternary(x: Tensor, limit: Tensor) -> Tensor:
+    return torch.where(x >= limit, 1.0, torch.where(x <= -limit, -1.0, 0.0))
+
+
+PLAIN: dict[str, Callable[..., Tensor]] = {
+    "absolute": torch.abs,
+    "add": torch.add,
+    "divide": torch.div,
+    "multiply": torch.mul,
+    "square_root": torch.sqrt,
+    "subtract": torch.sub,
+}
+"""Operators without attributes."""
+
+
 def _step(node: dict[str, Any], arrays: dict[str, Any], *, real: bool) -> nn.Module:
-    """Return the module of one node."""
+    """Return the module of one node; a float twin rounds nothing."""
     vectors = Vectors(arrays, real=real)
     match node["op"]:
         case "conv2d" | "binary_conv2d":
@@ -187,14 +203,22 @@ def _step(node: dict[str, Any], arrays: dict[str, Any], *, real: bool) -> nn.Mod
             return Plain(lambda x: _flat(x if first else x.permute(0, 2, 3, 1)))
         case "concat":
             return Plain(lambda *x: torch.cat(x, dim=1))
-        case "multiply":
-            return Plain(torch.mul)
-        case "add":
-            return Plain(torch.add)
-        case "absolute":
-            return Plain(torch.abs)
+        case "transpose":
+            return Plain(lambda x: x.transpose(1, 3))
         case "channel_mean":
             return Plain(lambda x: x.mean(dim=1, keepdim=True))
+        case "sample_mean":
+            return Plain(lambda x: x.mean(dim=(1, 2, 3), keepdim=True))
+        case "sample_variance":
+            correction = int(node["correction"])
+            return Plain(lambda x: x.var(dim=(1, 2, 3), correction=correction, keepdim=True))
+        case "round":
+            levels = float(node["levels"])
+            return Plain(lambda x: x * levels if real else (x * levels).round())
+        case "ternary":
+            return Plain(lambda x, limit: x if real else _ternary(x, limit))
+        case op if op in PLAIN:
+            return Plain(PLAIN[op])
         case op:
             raise ExportError(f'the operator "{op}" is not rebuilt.')
 
@@ -209,27 +233,44 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _average(node: dict[str, Any]) -> Callable[[Tensor], Tensor]:
-    kernel, stride, padding = (_pair(node[key]) for key in ("kernel", "stride", "padding"))
+    kernel, stride, padding, dilation = (
+        _pair(node[key]) for key in ("kernel", "stride", "padding", "dilation")
+    )
     divisor = node.get("divisor")
     if divisor is None:
         return lambda x: F.avg_pool2d(x, kernel, stride, padding, count_include_pad=False)
-    return lambda x: F.avg_pool2d(x, kernel, stride, padding, divisor_override=int(divisor))
+    if dilation == (1, 1) and all(2 * p <= k for p, k in zip(padding, kernel, strict=True)):
+        return lambda x: F.avg_pool2d(x, kernel, stride, padding, divisor_override=int(divisor))
+
+    def box(x: Tensor) -> Tensor:
+        ones = x.new_ones(x.shape[1], 1, *kernel)
+        return F.conv2d(x, ones, None, stride, padding, dilation, x.shape[1]) / float(divisor)
+
+    return box
+
+
+def _weight(node: dict[str, Any], array: Any) -> Tensor:
+    """Return the weights of a convolution as real numbers, in torch's order."""
+    channels, kernel = int(node["channels"]), _pair(node["kernel"])
+    if array.dtype == np.uint8:
+        planes = int(node.get("weight_bits", 1))
+        bits = np.unpackbits(array, bitorder="little")
+        bits = bits[: bits.size - bits.size % (planes * channels * math.prod(kernel))]
+        values = np.tensordot(2.0 ** np.arange(planes), 2.0 * bits.reshape(planes, -1) - 1, axes=1)
+    else:
+        values = array
+    weight = torch.from_numpy(values.astype(np.float32).reshape(channels, *kernel, -1))
+    return weight.permute(0, 3, 1, 2)
 
 
 def _convolution(node: dict[str, Any], vectors: Vectors) -> nn.Module:
-    array = vectors.arrays[node["weight"]]
-    if "pixels" in node or "offset" in node or "weight_bits" in node:
-        raise ExportError("weights of few bits, and int8 layers on pixels, are not rebuilt.")
-    channels, kernel, groups = int(node["channels"]), _pair(node["kernel"]), int(node["groups"])
+    weight = _weight(node, vectors.arrays[node["weight"]])
+    offset = vectors.get(node, "offset")
+    if offset is not None:
+        weight = weight + offset.view(-1, 1, 1, 1)
+    channels, inputs = weight.shape[:2]
+    kernel, groups = _pair(node["kernel"]), int(node["groups"])
     bits = node["op"] == "binary_conv2d"
-    if bits:
-        flat = np.unpackbits(array, bitorder="little")
-        inputs = flat.size // (channels * math.prod(kernel))
-        values = 2.0 * flat[: channels * inputs * math.prod(kernel)].astype(np.float32) - 1.0
-    else:
-        inputs = array.size // (channels * math.prod(kernel))
-        values = array.astype(np.float32)
-    weight = torch.from_numpy(values.reshape(channels, *kernel, inputs).copy()).permute(0, 3, 1, 2)
     options: dict[str, Any] = {
         "stride": _pair(node["stride"]),
         "padding": _pair(node["padding"]),
@@ -242,8 +283,25 @@ def _convolution(node: dict[str, Any], vectors: Vectors) -> nn.Module:
         if bits and not vectors.real
         else nn.Conv2d(inputs * groups, channels, kernel, **options)
     )
+    if "pixels" in node:
+        return _on_pixels(node["pixels"], made, weight, real=vectors.real)
     made.weight = nn.Parameter(weight.contiguous(), requires_grad=False)
     shift = vectors.get(node, "shift")
     if shift is None:
         return made
     return nn.Sequential(Plain(lambda x: x + shift), made)
+
+
+def _on_pixels(pixels: dict[str, Any], made: nn.Conv2d, weight: Tensor, *, real: bool) -> nn.Module:
+    """Return a convolution that takes the bytes of pixels; the float twin takes real numbers."""
+    scale, bias, fill = (
+        torch.tensor(pixels[key], dtype=torch.float32).reshape(1, -1, 1, 1)
+        for key in ("scale", "bias", "fill")
+    )
+    # Zeros beyond the border stand for what is taken away before, and comes back as a bias.
+    border = bias if real else fill
+    made.weight = nn.Parameter((weight * scale if real else weight).contiguous(), False)
+    made.bias = nn.Parameter((weight * border).sum(dim=(1, 2, 3)), False)
+    if real:
+        return made
+    return nn.Sequential(Plain(lambda x: (x * scale + bias).round().clamp(0, 255) - fill), made)

@@ -27,6 +27,7 @@ __all__ = [
     "build_network",
     "build_parts",
     "compute_dtype",
+    "for_own_checkpoint",
     "load_sets",
     "load_trained_",
     "make_loaders",
@@ -44,18 +45,27 @@ Sets = (
 """What is trained on and what is tested on."""
 
 
-def load_sets(spec: DataSpec, root: Path) -> Sets:
-    """Return the images or sentences to train on and those to test on."""
-    sets: Sets = task_of(spec).load_sets(spec, root)
+def load_sets(spec: DataSpec, root: Path, workers: int | None = None) -> Sets:
+    """Return the images or sentences to train on and those to test on.
+
+    So many ``workers`` decode image files; by default as many as there are cores.
+    """
+    sets: Sets = task_of(spec).load_sets(spec, root, workers)
     return sets
 
 
 def make_loaders(
-    recipe: Recipe, sets: Sets, seed: int, device: torch.device, world: World
+    recipe: Recipe,
+    sets: Sets,
+    seed: int,
+    device: torch.device,
+    world: World,
+    *,
+    workers: int | None = None,
 ) -> tuple[ResidentLoader, ResidentLoader]:
     """Put both sets on the device; all arms of one seed see the same order and crops."""
     dtype = compute_dtype(recipe.train, device)
-    place = Place(device, world.rank, world.size, dtype, layout_on(device))
+    place = Place(device, world.rank, world.size, dtype, layout_on(device), workers)
     return task_of(recipe.data).make_loaders(recipe, sets, seed, place)
 
 
@@ -69,10 +79,23 @@ def alone(recipe: Recipe) -> Recipe:
 
     It has no auxiliary paths, and no run that it learnt from or began with is needed.
     """
+    return replace(_unstarted(recipe), surge=None, distill=None)
+
+
+def for_own_checkpoint(recipe: Recipe) -> Recipe:
+    """Return a recipe whose run can go on without the one it began with, where that is possible.
+
+    A detector takes more from that than weights, and layers chosen by saliency depend on them.
+    """
+    chosen = recipe.surge is not None and recipe.surge.chosen == "saliency"
+    return recipe if chosen or recipe.data.name == "voc" else _unstarted(recipe)
+
+
+def _unstarted(recipe: Recipe) -> Recipe:
     options = recipe.model.options
-    if "start" in options:
-        options = {**options, "start": None}
-    return replace(recipe, model=replace(recipe.model, options=options), surge=None, distill=None)
+    if "start" not in options:
+        return recipe
+    return replace(recipe, model=replace(recipe.model, options={**options, "start": None}))
 
 
 def load_trained_(model: nn.Module, state: dict[str, Any], recipe: Recipe, where: Path) -> None:

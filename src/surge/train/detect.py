@@ -11,7 +11,7 @@ from surge.data import EpochPlan, ResidentLoader
 from surge.data.voc import load_voc
 from surge.data.voc_loader import BoxLoader, DecodedSet, decode, scale_of
 from surge.data.voc_metrics import Precision, both_precisions
-from surge.errors import ConfigError
+from surge.errors import ConfigError, DataNotFoundError
 from surge.models.detections import Detections
 from surge.models.detector import Detector
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
@@ -66,7 +66,9 @@ class DetectionTest(TestStep):
         return Verdict(eleven.mean, None, {"map-area": area.mean})
 
 
-def load_detection_sets(spec: DataSpec, root: Path) -> tuple[DecodedSet, DecodedSet]:
+def load_detection_sets(
+    spec: DataSpec, root: Path, workers: int | None = None
+) -> tuple[DecodedSet, DecodedSet]:
     """Return the images to train on and to test on, in memory."""
     train = load_voc(root, TRAIN)
     if spec.held_out:
@@ -77,7 +79,13 @@ def load_detection_sets(spec: DataSpec, root: Path) -> tuple[DecodedSet, Decoded
         test = load_voc(root, TEST, ("2007",))
     if spec.limit is not None:
         train, test = (part.subset(range(min(spec.limit, len(part)))) for part in (train, test))
-    return decode(train), decode(test)
+    tested = decode(test, workers)
+    if all(difficult.all() for difficult in tested.files.difficult):
+        raise DataNotFoundError(
+            f"None of the {len(tested)} images of {root} to test on shows an object that counts: "
+            "without one there is no precision. Objects that are marked as difficult do not count."
+        )
+    return decode(train, workers), tested
 
 
 class DetectionTask(Task):
@@ -88,9 +96,11 @@ class DetectionTask(Task):
     measurable = False
     normed = False
 
-    def load_sets(self, spec: DataSpec, root: Path) -> tuple[DecodedSet, DecodedSet]:
+    def load_sets(
+        self, spec: DataSpec, root: Path, workers: int | None = None
+    ) -> tuple[DecodedSet, DecodedSet]:
         """Return decoded images with their boxes."""
-        return load_detection_sets(spec, root)
+        return load_detection_sets(spec, root, workers)
 
     def remarks(self, sets: Any) -> list[str]:
         """Say on what is trained, and how many images show nothing that counts."""

@@ -20,7 +20,7 @@ from surge.train.build import make_loaders
 from surge.train.detect import DetectionTask, DetectionTest
 from surge.train.detect_build import new_detector
 from surge.train.distributed import World
-from surge.train.run import RunFolder
+from surge.train.run import CONFIG, RunFolder
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,13 @@ def load_detector(path: Path, device: torch.device) -> tuple[Recipe, Detector]:
     """
     if not path.exists():
         raise CheckpointMismatchError(f"{path} is not there: name the folder of a run.")
-    folder, recipe, _ = RunFolder.open(path.parent.parent if path.is_file() else path)
+    home = path.parent.parent if path.is_file() else path
+    if path.is_file() and not (home / CONFIG).exists():
+        raise CheckpointMismatchError(
+            f"{path} is no checkpoint in the folder of a run: name that folder, or a file in its "
+            "checkpoints/. A packed file has no detector in it, but its stages."
+        )
+    folder, recipe, _ = RunFolder.open(home)
     if recipe.data.name != "voc":
         raise ConfigError(f"{path} holds {recipe.name}, which is no detector; rows of voc are.")
     if path.is_file():

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from surge.functional import widened
 from surge.methods.bibert import direction_mismatch, similarity
 from surge.models.bert import Observed
 from surge.recipes.recipe import DistillSpec
@@ -23,19 +24,19 @@ from surge.recipes.recipe import DistillSpec
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy, or for scores the squared error."""
     if logits.shape[1] == 1:
-        return F.mse_loss(logits[:, 0].float(), labels.float())
-    return F.cross_entropy(logits.float(), labels)
+        return F.mse_loss(widened(logits[:, 0]), labels.to(widened(logits).dtype))
+    return F.cross_entropy(widened(logits), labels)
 
 
 def soft_cross_entropy(student: Tensor, teacher: Tensor) -> Tensor:
     """Return the mean over batch and classes of ``-softmax(t) log_softmax(s)``."""
-    return -(teacher.float().softmax(dim=-1) * student.float().log_softmax(dim=-1)).mean()
+    return -(widened(teacher).softmax(dim=-1) * widened(student).log_softmax(dim=-1)).mean()
 
 
 def logit_loss(student: Tensor, teacher: Tensor, spec: DistillSpec) -> Tensor:
     """Return how far the student's logits are from the teacher's."""
     if student.shape[1] == 1 and spec.scores == "mse":
-        return F.mse_loss(student.float(), teacher.float())
+        return F.mse_loss(widened(student), widened(teacher))
     return soft_cross_entropy(student, teacher)
 
 
@@ -44,7 +45,7 @@ def hidden_loss(student: Observed, teacher: Observed, spec: DistillSpec) -> Tens
     pairs = zip(student.hidden, teacher.hidden, strict=True)
     if spec.hidden_form == "direction":
         return torch.stack([direction_mismatch(s, t) for s, t in pairs]).sum()
-    return torch.stack([F.mse_loss(s.float(), t.float()) for s, t in pairs]).sum()
+    return torch.stack([F.mse_loss(widened(s), widened(t)) for s, t in pairs]).sum()
 
 
 def projection_loss(student: Observed, teacher: Observed) -> Tensor:
@@ -62,7 +63,7 @@ def score_loss(student: Observed, teacher: Observed) -> Tensor:
 
     def scores(seen: Observed, parts: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         product: Tensor = parts[0] @ parts[1].transpose(-1, -2) / parts[0].shape[-1] ** 0.5
-        return torch.where(seen.mask <= -100, 0.0, product.float())
+        return torch.where(seen.mask <= -100, 0.0, widened(product))
 
     pairs = zip(student.projections, teacher.projections, strict=True)
     return torch.stack([F.mse_loss(scores(student, s), scores(teacher, t)) for s, t in pairs]).sum()
@@ -106,7 +107,7 @@ class TextObjective:
             terms.append(spec.labels * label_loss(student.logits, labels))
         if not spec.logits:
             # Pooler and classifier take part without effect: processes wait for every gradient.
-            terms.append(0.0 * student.logits.float().sum())
+            terms.append(0.0 * widened(student.logits).sum())
         return torch.stack(terms).sum()
 
     def hits(self, outputs: Any, labels: Tensor) -> Tensor:

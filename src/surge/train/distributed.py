@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +40,14 @@ class World:
         torch.distributed.all_gather(received, sent)
         return [other.to(tensor.device) for other in received]
 
+    def told(self, words: object) -> list[Any]:
+        """Return what all processes say, by rank."""
+        if self.size == 1:
+            return [words]
+        said: list[Any] = [None] * self.size
+        torch.distributed.all_gather_object(said, words)
+        return said
+
     def share_norms(self, model: nn.Module) -> None:
         """Give all processes the first one's statistics of norms, which checkpoints hold."""
         for buffer in model.buffers() if self.size > 1 else ():
@@ -60,6 +68,25 @@ def restarted(environ: Mapping[str, str]) -> bool:
     return any(
         environ.get(name, "0").isdecimal() and int(environ.get(name, "0")) for name in RESTARTS
     )
+
+
+def job_of(environ: Mapping[str, str]) -> str | None:
+    """Return the name of the job that torchrun belongs to, the same after a restart; None: unknown.
+
+    Restarts alone do not tell: an agent counts those of its own processes, and a new one none.
+
+    >>> job_of({"TORCHELASTIC_RUN_ID": "r18"}), job_of({"TORCHELASTIC_RUN_ID": "none"})
+    ('r18', None)
+    """
+    name = environ.get("TORCHELASTIC_RUN_ID")
+    if name == "none" and "SLURM_JOB_ID" in environ:  # torchrun's word for no --rdzv-id
+        return f"slurm-{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '')}"
+    return None if name == "none" else name or None
+
+
+def process_count(environ: Mapping[str, str]) -> int:
+    """Return how many processes torchrun started; 1 without it."""
+    return int(environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE"} <= environ.keys() else 1
 
 
 @contextmanager

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
 
 
 def load(trainer: Trainer) -> list[str]:
-    """Take the state of the newest good checkpoint; return a sentence for each damaged one."""
+    """Take the state of the newest good checkpoint; return a sentence for each damaged one.
+
+    Raises:
+        CheckpointMismatchError: there is none, it does not fit, or processes found different ones.
+    """
     folder, recipe = trainer.folder.checkpoints, trainer.recipe
-    state, passed = checkpoint.load_newest(folder, recipe.name, trainer.device)
+    state, passed = _newest(trainer)
     learned = trainer.train_step.learned
     try:
         trainer.parts.model.load_state_dict(state["model"])
@@ -35,6 +39,38 @@ def load(trainer: Trainer) -> list[str]:
     if state.get("midway"):
         trainer.noted = {**state["midway"], "model": state["model"]}
     return passed
+
+
+def _newest(trainer: Trainer) -> tuple[dict[str, Any], list[str]]:
+    """Return the newest good checkpoint, which must be the same one in all processes."""
+    folder = trainer.folder.checkpoints
+    state: dict[str, Any] = {}
+    passed: list[str] = []
+    error = None
+    try:
+        state, passed = checkpoint.load_newest(folder, trainer.recipe.name, trainer.device)
+    except CheckpointMismatchError as caught:
+        error = caught  # the others are told before it is raised
+    mine = (state.get("epoch"), (state.get("midway") or {}).get("steps", 0), state.get("seconds"))
+    said = trainer.world.told((mine, passed))
+    if error is not None:
+        raise error
+    passed = list(dict.fromkeys(sentence for _, sentences in said for sentence in sentences))
+    if len({found for found, _ in said}) > 1:
+        found = [_described(rank, *which) for rank, (which, _) in enumerate(said)]
+        raise CheckpointMismatchError(
+            f"Processes found different checkpoints in {folder}: {', '.join(found)}. "
+            f"{''.join(f'{sentence} ' for sentence in passed)}All must see the same files: is the "
+            "folder shared by all machines?"
+        )
+    return state, passed
+
+
+def _described(rank: int, epoch: int | None, steps: int, seconds: float | None) -> str:
+    if epoch is None:
+        return f"rank {rank} none"
+    inside = f" and {steps} steps" if steps else ""
+    return f"rank {rank} that after epoch {epoch}{inside} ({seconds:.2f} s)"
 
 
 OWN = ("lr", "fused", "foreach", "capturable")

@@ -14,7 +14,14 @@ from surge.layers.elastic import elastic_parts, initialize_
 from surge.layers.hooks import on_epoch
 from surge.recipes.recipe import Recipe
 from surge.train import keeping, midway
-from surge.train.build import Parts, Sets, build_parts, make_loaders, set_learning_rate
+from surge.train.build import (
+    Parts,
+    Sets,
+    build_parts,
+    for_own_checkpoint,
+    make_loaders,
+    set_learning_rate,
+)
 from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
 from surge.train.dose import DoseMeter, mean_dose
@@ -22,6 +29,7 @@ from surge.train.guide import make_guide
 from surge.train.mode import choose_mode
 from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.options import LoopOptions, Outcome
+from surge.train.parts import set_arithmetic
 from surge.train.recorder import make_recorder
 from surge.train.run import RunFolder
 from surge.train.schedule import is_tested, is_tested_midway, learning_rate, rate_at, step_seed
@@ -55,9 +63,7 @@ class Trainer:
         self.recipe, self.seed, self.device, self.folder = recipe, seed, device, folder
         self.world, self.options = world or World(), options or LoopOptions()
         self.sets, self.criterion = sets, criterion
-        if device.type == "cuda":
-            short = recipe.train.precision == "tf32"
-            torch.set_float32_matmul_precision("high" if short else "highest")
+        set_arithmetic(device, recipe.train.precision)
         self.task = task = task_of(recipe.data)
         synced = recipe.train.sync_norm and self.world.size > 1
         compiled = False if synced else self.options.compiled
@@ -69,9 +75,12 @@ class Trainer:
             fixed=task.fixed,
             lean=self.options.lean,
         )
-        self.train_loader, self.test_loader = make_loaders(recipe, sets, seed, device, self.world)
+        self.train_loader, self.test_loader = make_loaders(
+            recipe, sets, seed, device, self.world, workers=self.options.workers
+        )
         example = task.example(recipe, sets[0])
-        self.parts: Parts = build_parts(recipe, seed, device, example)
+        built = for_own_checkpoint(recipe) if folder.begun else recipe
+        self.parts: Parts = build_parts(built, seed, device, example)
         if self.world.size > 1 and self.parts.compensation and self.parts.compensation.every > 1:
             raise ConfigError(
                 "Auxiliary weights that learn in some steps only (every= above 1) need one "
@@ -196,8 +205,7 @@ class Trainer:
             if midway.stops(self, watch, done):
                 return None
         loss, hits, count, dose = self.train_step.sums.read()
-        if not math.isfinite(loss):
-            raise diverged_error(self)
+        self.check_finite(loss)
         self.recalibrate()
         due = is_tested(self.recipe.train, self.epoch)
         test_loss = self._judge() if due else None
@@ -228,11 +236,16 @@ class Trainer:
     def _judge(self) -> float | None:
         """Test, note what is best so far, and return the loss, if a test has one."""
         self.last, loss = self.evaluate()
-        if loss is not None and not math.isfinite(loss):
-            raise diverged_error(self)
+        if loss is not None:
+            self.check_finite(loss)
         if self.last > self.best:
             self.best, self.best_epoch, self.best_scores = self.last, self.epoch, self.scores
         return loss
+
+    def check_finite(self, loss: float) -> None:
+        """End a run that diverged."""
+        if not math.isfinite(loss):
+            raise diverged_error(self)
 
     def _steps_before(self) -> int:
         return self.epoch * len(self.train_loader)

@@ -1,6 +1,5 @@
 """Checkpoints inside an epoch: what continuing takes besides the model and the optimizer."""
 
-import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +16,7 @@ GRACE = 30.0
 
 
 def keep(trainer: "Trainer", watch: BitWatch, steps: int) -> None:
-    """Write a checkpoint where one is due inside an epoch."""
+    """Write a checkpoint where one is due inside an epoch; a run that diverged ends there."""
     every = trainer.options.save_steps
     if every and steps % every == 0 and steps < len(trainer.train_loader):
         _save(trainer, watch, steps)
@@ -33,15 +32,15 @@ def stops(trainer: "Trainer", watch: BitWatch, steps: int) -> bool:
         return False
     trainer.over_since = min(trainer.over_since, now)
     far = now - trainer.over_since >= GRACE and steps < len(trainer.train_loader)
-    return far and _save(trainer, watch, steps)
+    if far:
+        _save(trainer, watch, steps)
+    return far
 
 
-def _save(trainer: "Trainer", watch: BitWatch, steps: int) -> bool:
+def _save(trainer: "Trainer", watch: BitWatch, steps: int) -> None:
     noted = note(trainer, watch, steps)
-    good = math.isfinite(noted["sums"][0])
-    if good:  # else the last good one is kept
-        trainer.save(noted)
-    return good
+    trainer.check_finite(float(noted["sums"][0]))  # all processes see the same sum
+    trainer.save(noted)
 
 
 def note(trainer: "Trainer", watch: BitWatch, steps: int) -> dict[str, Any]:

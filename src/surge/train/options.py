@@ -21,6 +21,8 @@ class LoopOptions:
     """Seconds between checkpoints; 0 writes one after every epoch."""
     save_steps: int | None = None
     """Also write a checkpoint after every so many steps of an epoch."""
+    workers: int | None = None
+    """Processes that decode image files for each training process; by default by its cores."""
     deadline: float | None = None
     """Stop after the epoch that passes this time (of ``time.monotonic``), or soon inside it."""
     stop: Callable[[], bool] | None = None
@@ -39,8 +41,10 @@ class LoopOptions:
         """Check the numbers."""
         if not 0 <= self.save_every < math.inf:
             raise ConfigError(f"save_every={self.save_every} must be 0 seconds or more.")
-        if self.save_steps is not None and self.save_steps < 1:
-            raise ConfigError(f"save_steps={self.save_steps} must be at least 1.")
+        for name in ("save_steps", "workers"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise ConfigError(f"{name}={number} must be at least 1.")
 
     def is_over(self, now: float) -> bool | None:
         """Return whether a run must stop at this time; None where nothing can end it early."""

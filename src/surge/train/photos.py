@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ TEST_BATCH = 500
 PhotoSets = tuple[ImageSet, ImageSet] | tuple[FileSet, FileSet]
 
 
-def load_photo_sets(spec: DataSpec, root: Path) -> PhotoSets:
+def load_photo_sets(spec: DataSpec, root: Path, workers: int | None = None) -> PhotoSets:
     """Return the photographs to train on and to test on, decoded if the recipe keeps them."""
     train, test = scan_tree(find_tree(root, TREES[spec.name]))
     if spec.held_out:
@@ -38,7 +39,7 @@ def load_photo_sets(spec: DataSpec, root: Path) -> PhotoSets:
         train, test = train.first(spec.limit), test.first(spec.limit)
     if spec.stored is None:
         return train, test
-    return load_pictures(train, spec.stored), load_pictures(test, spec.stored)
+    return load_pictures(train, spec.stored, workers), load_pictures(test, spec.stored, workers)
 
 
 def make_photo_loaders(
@@ -46,7 +47,9 @@ def make_photo_loaders(
 ) -> tuple[ResidentLoader, ResidentLoader]:
     """Return both loaders; all arms of one seed see the same order and crops."""
     shown = check_photos(recipe, sets)
-    kind: Any = StreamLoader if isinstance(sets[0], FileSet) else CropLoader
+    kind: Any = CropLoader
+    if isinstance(sets[0], FileSet):
+        kind = partial(StreamLoader, workers=place.workers)
     train = kind(
         sets[0],
         shown,
@@ -54,13 +57,13 @@ def make_photo_loaders(
         seed=seed,
         shuffle=True,
         drop_last=recipe.train.drop_last,
-        **vars(place),
+        **place.options(),
     )
     test = kind(
         sets[1],
         CropSettings(shown.size, train=False),
         batch_size=min(TEST_BATCH, len(sets[1])),
-        **vars(place),
+        **place.options(),
     )
     return train, test
 

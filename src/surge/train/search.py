@@ -28,12 +28,21 @@ PATIENCE = 120.0
 def diverged_error(trainer: "Trainer") -> DivergedError:
     """Return an error that says where a run diverged and what is left of it."""
     folder = trainer.folder
-    where = first_bad_layer(trainer) or first_bad_state(trainer.parts.model) or "the loss alone"
+    where = first_bad_layer(trainer)
+    what = f"{where} is not finite" if where else _known(trainer)
     kept = f"The last good checkpoint is kept in {folder.checkpoints}."
     return DivergedError(
-        f"Training diverged in epoch {trainer.epoch} of {trainer.recipe.name}: {where} is not "
-        f"finite. {kept if folder.begun else 'No checkpoint was written yet.'}"
+        f"Training diverged in epoch {trainer.epoch} of {trainer.recipe.name}: {what}. "
+        f"{kept if folder.begun else 'No checkpoint was written yet.'}"
     )
+
+
+def _known(trainer: "Trainer") -> str:
+    """Say what is certain where the layer is not known."""
+    why = "was not found" if trainer.world.size == 1 else "is searched for in one process only"
+    state = first_bad_state(trainer.parts.model)
+    by_now = f"; by now {state} is not finite, too" if state else ""
+    return f"the loss is not finite; where that began {why}{by_now}"
 
 
 def first_bad_layer(diverged: "Trainer") -> str | None:

@@ -65,7 +65,7 @@ class Task:
     normed: ClassVar[bool] = True
     """Whether networks have norms over the batch that learn, so that one input is no batch."""
 
-    def load_sets(self, spec: DataSpec, root: Path) -> Any:
+    def load_sets(self, spec: DataSpec, root: Path, workers: int | None = None) -> Any:
         """Return what is trained on and what is tested on."""
         if spec.name == "digits":
             train, test = load_digits("train"), load_digits("test")
@@ -99,10 +99,10 @@ class Task:
             shuffle=True,
             augmentation=Augmentation() if recipe.data.augment else None,
             drop_last=recipe.train.drop_last,
-            **vars(place),
+            **place.options(),
         )
         batch = 2500 if place.device.type == "cuda" else 500
-        return train, ResidentLoader(sets[1], batch_size=batch, **vars(place))
+        return train, ResidentLoader(sets[1], batch_size=batch, **place.options())
 
     def example(self, recipe: Recipe, first: Any) -> Any:
         """Return a small batch for a dry run; where it is measured, real images."""
@@ -144,9 +144,9 @@ class Task:
 class PhotoTask(Task):
     """Photographs, of which crops are seen."""
 
-    def load_sets(self, spec: DataSpec, root: Path) -> Any:
+    def load_sets(self, spec: DataSpec, root: Path, workers: int | None = None) -> Any:
         """Return photographs, decoded if the recipe keeps them."""
-        return photos.load_photo_sets(spec, root)
+        return photos.load_photo_sets(spec, root, workers)
 
     def check(self, recipe: Recipe, sets: Any, ranks: int = 1) -> None:
         """Refuse an impossible crop, other classes, and a foreign teacher or first stage."""
@@ -177,11 +177,11 @@ class PhotoTask(Task):
 class TextTask(Task):
     """Sentences of one length for a BERT, which has no clamps that could hold a dose back."""
 
-    hits = "accuracy"
+    hits: ClassVar[str | None] = "accuracy"
     measurable = False
     normed = False
 
-    def load_sets(self, spec: DataSpec, root: Path) -> Any:
+    def load_sets(self, spec: DataSpec, root: Path, workers: int | None = None) -> Any:
         """Return tokenised sentences."""
         return text.load_text_sets(spec, root)
 
@@ -223,6 +223,12 @@ class TextTask(Task):
         return TextTest(model, loader, recipe.train, get_task(recipe.data.name), tested)
 
 
+class ScoreTask(TextTask):
+    """Sentences with scores, of which none is right or wrong."""
+
+    hits = None
+
+
 def compensated(model: nn.Module, recipe: Recipe, seed: int, example: Any) -> Compensation | None:
     """Give a model the auxiliary paths of its recipe, in place."""
     if recipe.surge is None:
@@ -238,5 +244,5 @@ def task_of(spec: DataSpec) -> Task:
 
         return DetectionTask()
     if spec.length is not None:
-        return TextTask()
+        return TextTask() if get_task(spec.name).labels else ScoreTask()
     return Task() if spec.size is None else PhotoTask()
