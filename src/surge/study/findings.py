@@ -93,7 +93,8 @@ def gain(model: str, variant: str = "") -> Callable[[Stored], Measured]:
 def minus(ours: str, theirs: str, *, table: str = "cifar10") -> Callable[[Stored], Measured]:
     """Measure a row minus another, as the recipe of the first has it.
 
-    While that has too few pairs, the longest training that has enough is shown in its place.
+    While that has too few pairs, the longest training that has enough is shown in its place, or
+    that has any.
     """
 
     def measure(stored: Stored) -> Measured:
@@ -104,7 +105,8 @@ def minus(ours: str, theirs: str, *, table: str = "cifar10") -> Callable[[Stored
         trained = [own, *sorted({r.epochs for r in mine} - {own}, reverse=True)]
         others = select(kept, row=theirs)
         found = {n: paired(select(mine, epochs=n), select(others, epochs=n)) for n in trained}
-        shown = next((epochs for epochs in trained if enough(found[epochs])), own)
+        some = [n for n in trained if found[n]] or [own]
+        shown = next((n for n in some if enough(found[n])), some[0])
         return judged(found[shown], " points" if shown == own else f" points at {shown} epochs")
 
     return measure
