@@ -46,9 +46,7 @@ with TemporaryDirectory() as folder:
         train_dataset=train,
         optimizers=(optimizer, schedule),
         callbacks=[SurgeCallback()],
-        compute_loss_func=lambda y, labels, **_: (
-            F.cross_entropy(y, labels) + surge.extra_loss(model)
-        ),
+        compute_loss_func=lambda y, t, **_: F.cross_entropy(y, t) + surge.extra_loss(model),
     ).train()
 
 for name, scale in compensation.scales().items():

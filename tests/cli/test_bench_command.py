@@ -10,7 +10,7 @@ import surge
 from surge.cli import _bench_inference as bench
 from surge.cli import discover, main
 from surge.models import cnn_digits
-from surge.study import contenders, latency, workloads
+from surge.study import contenders, latency, unpacking, workloads
 from surge.study.contenders import ENGINES, Contender, trial
 from surge.study.latency import NEEDED
 from tests.runtime.building import import_engine
@@ -75,7 +75,8 @@ def test_sweep_times_sizes_and_batches(tiny_network, tmp_path, capsys, monkeypat
     assert (tmp_path / "tiny-sweep.png").exists()
 
 
-def test_a_packed_file_that_cannot_be_rebuilt_is_timed_by_itself(tmp_path, capsys):
+def test_a_packed_file_that_cannot_be_rebuilt_is_timed_by_itself(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(unpacking, "PLAIN", {})
     model = cnn_digits(width=8)
     surge.binarize_(model, "tbn")
     path = tmp_path / "ternary.surge"

@@ -93,14 +93,12 @@ def test_rebuilt_network_computes_what_the_file_does(build, tmp_path):
 @pytest.mark.parametrize(
     ("method", "options"),
     [
-        ("tbn", {}),
-        ("adabin", {}),
+        *((method, {}) for method in surge.list_methods() if method != "binaryconnect"),
         ("dorefa", {"weight_bits": 4, "input_bits": 4}),
         ("dorefa", {"weight_bits": 2}),
     ],
-    ids=["tbn", "adabin", "dorefa-w4a4", "dorefa-w2a1"],
 )
-def test_values_of_few_bits_become_real_layers(method, options, tmp_path):
+def test_files_of_every_method_are_rebuilt(method, options, tmp_path):
     engine = import_engine()
     model = cnn_digits(width=8)
     surge.binarize_(model, method, **options)

@@ -77,14 +77,16 @@ class Elastic(nn.Module):
         self.unsigned = unsigned
         self.level = nn.Parameter(torch.ones(()))
         self.register_buffer("initialized", torch.zeros((), dtype=torch.bool))
-        self.observing = self.asked = False
+        self.observing = False
+        self.untouched = True
+        """Whether neither data nor a checkpoint has set the level: what a warning goes by."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Binarise; while :func:`initialize_` runs, take the level from ``x`` before."""
         if self.observing:
             self._observe(x.detach())
-        elif self.training and not torch.compiler.is_compiling() and not self.asked:
-            self._ask()
+        elif self.training and not torch.compiler.is_compiling() and self.untouched:
+            self._warn()
         return elastic_unsigned(x, self.level) if self.unsigned else elastic_signed(x, self.level)
 
     @torch.no_grad()
@@ -92,17 +94,17 @@ class Elastic(nn.Module):
         factor = 4.0 if self.unsigned else 2.0
         self.level.copy_(factor * widened(x).abs().mean().clamp(min=FLOOR))
         self.initialized.fill_(True)
+        self.untouched = False
 
-    def _ask(self) -> None:
-        """Warn, once, if training begins with a level that no data has set."""
-        self.asked = True
-        if not self.initialized:
-            warnings.warn(
-                "Training begins at levels that no data has set, where most of a binary attention "
-                "is 0: call surge.initialize_(model, ...) with a batch before.",
-                SurgeWarning,
-                stacklevel=2,
-            )
+    def _warn(self) -> None:
+        """Say, once, that training begins with a level that no data has set."""
+        self.untouched = False
+        warnings.warn(
+            "Training begins at levels that no data has set, where most of a binary attention is "
+            "0: call surge.initialize_(model, ...) with a batch before.",
+            SurgeWarning,
+            stacklevel=2,
+        )
 
     def outside(self, x: Tensor) -> Tensor:
         """Return where no gradient passes to ``x``."""
@@ -126,6 +128,7 @@ class Elastic(nn.Module):
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         # A float checkpoint knows nothing of levels: keep the fresh one instead of failing.
         if any(key.startswith(prefix) for key in state_dict):
+            self.untouched = False
             super()._load_from_state_dict(state_dict, prefix, *args)
 
 
