@@ -25,7 +25,8 @@ def impatient(monkeypatch):
 
 def said(net, forwards=8, without=(), mode=True):
     """Run forwards with all calls but some, and return what was said."""
-    surge.initialize_(net, rows()[0])
+    if "initialize_" not in without:
+        surge.initialize_(net, rows()[0])
     net.train(mode)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -45,6 +46,18 @@ def test_a_missing_call_is_named_once_for_all_layers(method, call):
     (sentence,) = said(mlp(method), without=[call])
     assert f"{method} needs" in sentence and f"surge.{call}(model" in sentence
     assert not any(f"surge.{other}(" in sentence for other in CALLS if other != call)
+
+
+def test_levels_that_no_data_has_set_are_told():
+    (sentence,) = said(mlp("bit"), without=["initialize_"])
+    assert "bit needs" in sentence and "surge.initialize_(model, ...)" in sentence
+
+
+def test_levels_of_a_checkpoint_are_set():
+    trained, net = mlp("bit"), mlp("bit")
+    surge.initialize_(trained, rows()[0])
+    net.load_state_dict(trained.state_dict())
+    assert said(net, without=["initialize_"]) == []
 
 
 def test_all_missing_calls_are_in_one_sentence():

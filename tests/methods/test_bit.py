@@ -1,13 +1,10 @@
 """BiT against methods.md B21, in NumPy."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 
 import surge
-from surge.errors import SurgeWarning
 from surge.layers import BinaryConv2d, BinaryEmbedding, BinaryLinear
 from surge.layers.elastic import FLOOR, Elastic, elastic_signed, elastic_unsigned, initialize_
 from surge.methods.bit import ElasticAttention
@@ -191,30 +188,3 @@ def test_elastic_says_its_two_values():
 def test_convolution_shift_is_per_channel():
     layer = BinaryConv2d(3, 2, 3, method="bit")
     assert layer.method.shift.shape == (3,)
-
-
-def warnings_of_a_forward(layer):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            layer(torch.randn(2, 4))
-    return [str(w.message) for w in caught if issubclass(w.category, SurgeWarning)]
-
-
-def test_training_at_levels_that_no_data_has_set_is_told_once():
-    (sentence,) = warnings_of_a_forward(BinaryLinear(4, 4, method="bit"))
-    assert "call surge.initialize_" in sentence
-
-
-@pytest.mark.parametrize("how", ["batch", "checkpoint", "evaluation"])
-def test_levels_that_data_has_set_say_nothing(how):
-    layer = BinaryLinear(4, 4, method="bit")
-    if how == "evaluation":
-        layer.eval()
-    else:
-        initialize_(layer, torch.randn(2, 4))
-    if how == "checkpoint":
-        fresh = BinaryLinear(4, 4, method="bit")
-        fresh.load_state_dict(layer.state_dict())
-        layer = fresh
-    assert warnings_of_a_forward(layer) == []

@@ -10,18 +10,16 @@ With N the number of elements and g the gradient at the output::
 N counts the elements of one forward, so that the level's gradient, unlike all others, is larger
 in a batch that is taken in parts. A level below 1e-5 is used as 1e-5. The first level comes from
 data: :func:`initialize_` runs one batch and sets a = 2 mean(abs(x)) (signed) or 4 mean(abs(x))
-(unsigned). It is a call of its own, so that no captured step has to ask whether it is the first.
+(unsigned). It is a call of its own, so that no training step has to ask whether it is the first.
 """
 
 import math
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from surge.errors import SurgeWarning
 from surge.functional import operator, save_inputs, sign, widened
 
 FLOOR = 1e-5
@@ -79,14 +77,12 @@ class Elastic(nn.Module):
         self.register_buffer("initialized", torch.zeros((), dtype=torch.bool))
         self.observing = False
         self.untouched = True
-        """Whether neither data nor a checkpoint has set the level: what a warning goes by."""
+        """Whether neither data nor a checkpoint has set the level, without asking the device."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Binarise; while :func:`initialize_` runs, take the level from ``x`` before."""
         if self.observing:
             self._observe(x.detach())
-        elif self.training and not torch.compiler.is_compiling() and self.untouched:
-            self._warn()
         return elastic_unsigned(x, self.level) if self.unsigned else elastic_signed(x, self.level)
 
     @torch.no_grad()
@@ -95,16 +91,6 @@ class Elastic(nn.Module):
         self.level.copy_(factor * widened(x).abs().mean().clamp(min=FLOOR))
         self.initialized.fill_(True)
         self.untouched = False
-
-    def _warn(self) -> None:
-        """Say, once, that training begins with a level that no data has set."""
-        self.untouched = False
-        warnings.warn(
-            "Training begins at levels that no data has set, where most of a binary attention is "
-            "0: call surge.initialize_(model, ...) with a batch before.",
-            SurgeWarning,
-            stacklevel=2,
-        )
 
     def outside(self, x: Tensor) -> Tensor:
         """Return where no gradient passes to ``x``."""
