@@ -45,6 +45,8 @@ def test_constant_answers_correlate_with_nothing():
     y = np.array([0.0, 1.0, 2.0])
     for name in ("pearson", "spearman", "matthews", "pearson_spearman"):
         assert METRICS[name](np.ones(3), y) == 0.0
+        # The mean of twelve times 0.1 is not 0.1.
+        assert METRICS[name](np.full(12, 0.1), np.full(12, 0.3)) == 0.0
 
 
 def test_score_takes_the_largest_class_or_the_only_output():

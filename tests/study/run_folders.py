@@ -4,6 +4,10 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
+
+from surge.data.glue import get_task
+from surge.data.glue_metrics import score
 from surge.recipes import get_recipe
 from surge.train.run import RunFolder
 
@@ -43,4 +47,26 @@ def write_run(
         }
         with (folder.path / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(metrics) + "\n")
+    return folder.path
+
+
+def write_glue(
+    root, row="mrpc-bit", seed=0, *, logits, labels, name=None, data=None, device="cuda", **changed
+):
+    """A finished run on GLUE that gave these answers; ``data`` are fields of its data."""
+    recipe, outputs = get_recipe(f"glue-{row}"), get_task(row.partition("-")[0]).outputs
+    given = {"tokenizer": "/berts/mini", **(data or {})}
+    train = replace(recipe.train, epochs=changed.get("epochs", recipe.train.epochs))
+    recipe = replace(recipe, data=replace(recipe.data, **given), train=train)
+    environment = {"seed": seed, "device": device, "overrides": changed}
+    folder = RunFolder.create(root / (name or f"glue-{row}-seed{seed}"), recipe, environment)
+    logits, labels = np.asarray(logits, np.float32), np.asarray(labels)
+    logits = (
+        np.eye(outputs, dtype=np.float32)[logits.astype(int)] if outputs > 1 else logits[:, None]
+    )
+    last = score(recipe.metric, logits.astype(float), labels.astype(float))
+    for epoch in range(train.epochs):
+        folder.append_metrics({"epoch": epoch, f"test_{recipe.metric}": last})
+    section = np.zeros(len(labels), np.uint8)
+    folder.write_predictions({"logits": logits, "labels": labels, "section": section})
     return folder.path

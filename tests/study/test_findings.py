@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from surge.errors import ConfigError
@@ -14,7 +15,7 @@ from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Finding, Store
 from surge.study.results import append
 from surge.study.statistics import estimate
 from surge.study.stored_runs import open_run
-from tests.study.run_folders import write_run
+from tests.study.run_folders import write_glue, write_run
 from tests.study.stored import result
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,7 @@ def test_glue_is_paired_by_task_and_seed(tmp_path):
     on_glue(tmp_path, "rte-bit-surge", 70.0, 1)
     assert measure(stored).verdict == REPRODUCED
     assert measure(stored).words.startswith("-1.01 points [") and "n = 3" in measure(stored).words
+    assert measure(stored).words.endswith("; Student's t over pairs")
 
 
 def test_glue_within_a_fixed_time_is_paired_whatever_the_epochs(tmp_path):
@@ -104,6 +106,57 @@ def test_glue_within_a_fixed_time_is_paired_whatever_the_epochs(tmp_path):
         on_glue(tmp_path, "rte-bit-surge", 10.0, seed)
     assert measure(Stored(tmp_path, [])).words.startswith("+1.51 points [")
     assert findings.on_glue("bit-surge", "bit")(Stored(tmp_path, [])).verdict == OPEN
+
+
+def answered(tmp_path, row, share, seeds=(0, 1, 2), **options):
+    """Runs that answer a share of 200 questions rightly, with their lines and their answers."""
+    for seed in seeds:
+        order = np.random.default_rng([seed, 1, *row.encode()]).permutation(200)
+        answers = (order < 200 * share).astype(int)
+        labels = np.ones(200, dtype=int)
+        write_glue(tmp_path / "runs", row, seed, logits=answers, labels=labels, **options)
+        line = {"data": f"{row.partition('-')[0]}, dev set, mini", "precision": "tf32"}
+        line |= {"epochs": options.get("epochs", 20), "overrides": options}
+        on_glue(tmp_path, row, 100 * share, seed, **line)
+
+
+def test_glue_is_drawn_over_examples_and_seeds_where_all_answers_are_stored(tmp_path):
+    measure = findings.on_glue("bit-surge", "bit")
+    for task, gain in (("mrpc", 0.3), ("rte", 0.1)):
+        answered(tmp_path, f"{task}-bit", 0.5)
+        answered(tmp_path, f"{task}-bit-surge", 0.5 + gain)
+    answered(tmp_path, "mrpc-bit", 0.5, (3, 4))
+    answered(tmp_path, "mrpc-bit-surge", 0.8, (3, 4))
+    found = measure(findings.read(tmp_path))
+    # Tasks count alike, whatever their seeds: (30 + 10) / 2. Every seed gains the same, so that
+    # Student's interval would have no width.
+    assert found.words.startswith("+20 points [+1") and found.verdict == REPRODUCED
+    assert found.words.endswith("n = 8; bootstrap over examples and seeds")
+    (tmp_path / "runs" / "glue-rte-bit-seed1" / "predictions.npz").unlink()
+    found = measure(findings.read(tmp_path))
+    assert found.words.startswith("+22.5 points [") and found.words.endswith("t over pairs")
+
+
+def test_glue_is_not_drawn_from_answers_of_other_runs_or_from_few_seeds(tmp_path):
+    measure = findings.on_glue("bit-surge", "bit")
+    for row, share in (("rte-bit", 0.5), ("rte-bit-surge", 0.7)):
+        answered(tmp_path, row, share)
+    assert measure(findings.read(tmp_path)).words.endswith("bootstrap over examples and seeds")
+    on_glue(tmp_path, "rte-bit", 60.0, 1, data="rte, dev set, mini", precision="tf32", epochs=20)
+    assert measure(findings.read(tmp_path)).words.endswith("Student's t over pairs")
+    for row, share in (("mrpc-bit", 0.5), ("mrpc-bit-surge", 0.7)):
+        answered(tmp_path / "few", row, share)
+        answered(tmp_path / "few", row.replace("mrpc", "rte"), share, (0, 1))
+    found = measure(findings.read(tmp_path / "few"))
+    assert found.words.endswith("Student's t over pairs") and "n = 5" in found.words
+
+
+def test_glue_within_a_fixed_time_is_drawn_too(tmp_path):
+    answered(tmp_path, "rte-bit", 0.5, budget="900s", epochs=9)
+    answered(tmp_path, "rte-bit-surge", 0.9, budget="900s", epochs=7)
+    found = findings.on_glue("bit-surge", "bit", budget=True)(findings.read(tmp_path))
+    assert found.words.startswith("+40 points [") and found.words.endswith("examples and seeds")
+    assert findings.on_glue("bit-surge", "bit")(findings.read(tmp_path)).verdict == OPEN
 
 
 def test_paired_runs_are_compared_seed_by_seed(tmp_path):

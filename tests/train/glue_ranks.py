@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from surge.recipes import get_recipe
@@ -9,14 +10,14 @@ from surge.recipes.placing import placed
 from surge.train.build import load_sets
 from surge.train.distributed import World
 from surge.train.loop import LoopOptions, Trainer
-from surge.train.run import RunFolder
+from surge.train.run import PREDICTIONS, RunFolder
 
 WORLD = 2
 KINDS = ("bnn-surge", "bit-surge")
 
 
 def finished(kind, folder, world=None):
-    """Train a student for two epochs; return weights, rows and scales."""
+    """Train a student for two epochs; return weights, rows, scales and what it keeps."""
     recipe = placed(
         get_recipe(f"glue-rte-{kind}"), model=str(folder / "bert"), teacher=str(folder / "teacher")
     )
@@ -26,7 +27,7 @@ def finished(kind, folder, world=None):
         # Small steps: a sign that rounding turns over would be another run.
         train=replace(recipe.train, epochs=2, batch=8, lr=1e-5, test_every=3),
     )
-    path = folder / f"{kind}-{world.size if world else 1}"
+    path = folder / f"{kind}-{world.rank if world else 'alone'}"  # each rank's own
     path.mkdir(exist_ok=True)
     trainer = Trainer(
         recipe,
@@ -40,7 +41,14 @@ def finished(kind, folder, world=None):
     rows = []
     trainer.run(rows.append)
     state = {name: tensor.clone() for name, tensor in trainer.parts.model.state_dict().items()}
-    return {"weights": state, "rows": rows, "scales": trainer.parts.compensation.scales()}
+    scales = trainer.parts.compensation.scales()
+    return {"weights": state, "rows": rows, "scales": scales, "kept": kept(path)}
+
+
+def kept(path):
+    """Return the arrays that a run keeps, as lists; None without any."""
+    file = path / PREDICTIONS
+    return {k: v.tolist() for k, v in np.load(file).items()} if file.exists() else None
 
 
 def work(rank, folder):

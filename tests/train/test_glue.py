@@ -6,12 +6,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 import torch.multiprocessing
 
 from surge.cli import main
 from surge.data.glue import get_task
+from surge.data.glue_metrics import score
 from surge.layers.elastic import elastic_parts
 from surge.recipes import get_recipe
 from surge.recipes.placing import placed
@@ -256,6 +258,8 @@ def test_reproduce_trains_teachers_first(tmp_path, monkeypatch, bert, root, caps
     ]
     assert {r["epochs"] for r in found if r["row"] == "mrpc-teacher"} == {6}
     assert "(1 pair)" in out
+    kept = [path.parent.name for path in (tmp_path / "runs").glob("*/predictions.npz")]
+    assert len(kept) == 3
     assert main(words) == 0
     assert "0 of 3 runs are missing" in capsys.readouterr().out
     assert main(["reproduce", "glue", "--table-only"]) == 0
@@ -451,6 +455,16 @@ def ranks(tmp_path_factory):
                 process.kill()
             pytest.fail("the ranks did not finish")
     return alone, [torch.load(folder / f"{rank}.pt") for rank in range(glue_ranks.WORLD)]
+
+
+@pytest.mark.parametrize("kind", glue_ranks.KINDS)
+def test_first_rank_alone_keeps_the_answers_of_all(ranks, kind):
+    _, (first, second) = ranks
+    assert second[kind]["kept"] is None
+    held = {name: np.array(values) for name, values in first[kind]["kept"].items()}
+    assert held["logits"].shape == (15, 2) and held["logits"].any(axis=1).all()
+    found = score("accuracy", held["logits"], held["labels"])
+    assert found == pytest.approx(first[kind]["rows"][-1]["test_accuracy"])
 
 
 @pytest.mark.parametrize("kind", glue_ranks.KINDS)

@@ -52,6 +52,8 @@ METRICS: dict[str, Callable[[Numbers, Numbers], float]] = {
 
 
 def _correlation(a: Numbers, b: Numbers) -> float:
+    if (a == a[:1]).all() or (b == b[:1]).all():
+        return 0.0  # rounding of their means must not make equal numbers differ
     a, b = a - a.mean(), b - b.mean()
     scale = float(np.sqrt((a**2).sum() * (b**2).sum()))
     return 100.0 * float((a * b).sum()) / scale if scale else 0.0
@@ -65,8 +67,12 @@ def _ranks(values: Numbers) -> Numbers:
 
 def score(metric: str, logits: Numbers, labels: Numbers) -> float:
     """Return a metric for the outputs ``[examples, classes]`` of a classifier, or of a scorer."""
-    predictions = logits[:, 0] if logits.shape[1] == 1 else logits.argmax(axis=1).astype(np.float64)
-    return METRICS[metric](predictions, labels)
+    return METRICS[metric](answers(logits), labels)
+
+
+def answers(logits: Numbers) -> Numbers:
+    """Return the likeliest class of every example, or the only output."""
+    return logits[:, 0] if logits.shape[1] == 1 else logits.argmax(axis=1).astype(np.float64)
 
 
 COLUMNS = ("mnli", "mnli-mm", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")

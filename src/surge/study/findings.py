@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -17,7 +17,9 @@ from typing import Any
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.recipes.variants import row_with
-from surge.study import results, sweeps
+from surge.study import glue_intervals, results, sweeps
+from surge.study.bootstrap import Difference
+from surge.study.glue_intervals import Pair, length_of
 from surge.study.markers import replaced
 from surge.study.results import data_name, select
 from surge.study.statistics import Estimate, estimate
@@ -61,12 +63,12 @@ class Stored:
         return [run for run in held if run.finished]
 
 
-def enough(value: Estimate | None) -> bool:
+def enough(value: Estimate | Difference | None) -> bool:
     """Return whether there are pairs enough for a verdict."""
     return value is not None and value.n >= 3
 
 
-def judged(value: Estimate | None, unit: str, *, claimed: int = 1) -> Measured:
+def judged(value: Estimate | Difference | None, unit: str, *, claimed: int = 1) -> Measured:
     """Say what a paired difference means for a claim about its sign.
 
     >>> judged(Estimate(3, 0.5, 0.1, 0.25), " points").verdict
@@ -117,22 +119,35 @@ def on_glue(
 ) -> Callable[[Stored], Measured]:
     """Measure an arm of GLUE minus another, paired by task and seed; of any BERT that is stored.
 
-    With ``budget``, both were given the same time; else as many epochs.
+    With ``budget``, both were given the same time; else as many epochs. Where the answers of all
+    these runs are stored, and three seeds of every task, the interval is a bootstrap over examples
+    and seeds and the mean one over tasks; else it is Student's over all pairs.
     """
 
     def measure(stored: Stored) -> Measured:
-        found: dict[str, dict[tuple[object, ...], float]] = {ours: {}, theirs: {}}
+        found: dict[str, dict[Pair, float]] = {ours: {}, theirs: {}}
         for r in results.read(stored.folder, "glue"):
             task, _, arm = r.row.partition("-")
             given = r.overrides.get("budget")
             setting = f"budget={given}" if budget and given else ""
             alike = r.setting == setting and budget == bool(given) and "dev set" in r.data
             if arm in found and alike and r.metric == get_recipe(r.recipe).metric:
-                length = given if budget else r.epochs
-                found[arm][task, r.seed, r.data, r.precision, length] = r.last
-        return difference_of(found[ours], found[theirs], claimed=claimed)
+                length = length_of(r.overrides, r.epochs)
+                found[arm][Pair(task, r.seed, r.data, r.precision, length)] = r.last
+        arms = ((ours, found[ours]), (theirs, found[theirs]))
+        drawn = glue_intervals.measured(stored.runs, *arms)
+        if drawn is None:
+            paired_by_t = difference_of(found[ours], found[theirs], claimed=claimed)
+            return _named(paired_by_t, "Student's t over pairs")
+        by_draws = judged(drawn, " points", claimed=claimed)
+        return _named(by_draws, "bootstrap over examples and seeds")
 
     return measure
+
+
+def _named(found: Measured, how: str) -> Measured:
+    """Say how an interval was made, where there is one."""
+    return found if found.verdict == OPEN else replace(found, words=f"{found.words}; {how}")
 
 
 def toy(claim: str) -> Callable[[Stored], Measured]:

@@ -12,6 +12,7 @@ from surge.recipes import get_recipe, list_recipes
 from surge.study import (
     common_figure,
     cost_table,
+    glue_intervals,
     latency_table,
     less_table,
     loader_table,
@@ -117,6 +118,7 @@ PAGES: dict[str, dict[str, Section]] = {
     "docs/results.md": {
         "common": common,
         **{name: partial(stored_table, name) for name in ("imagenette", "voc", "glue")},
+        "glue-intervals": glue_intervals.section,
     },
     "docs/findings.md": {
         "tails": tails.section,

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -79,7 +79,7 @@ def make_result(
         seed=seed,
         epochs=recipe.train.epochs,
         data=data_name(recipe),
-        precision=_over_time(environment, partial(_precision, recipe)),
+        precision=precision_of(recipe, environment),
         metric=recipe.metric,
         last=round(outcome.last, 4),
         best=round(outcome.best, 4),
@@ -92,7 +92,12 @@ def make_result(
     )
 
 
-def _over_time(environment: dict[str, Any], said: Callable[[dict[str, Any]], Any]) -> Any:
+def precision_of(recipe: Recipe, environment: Mapping[str, Any]) -> str:
+    """Say with which arithmetic a run was trained."""
+    return str(_over_time(environment, partial(_precision, recipe)))
+
+
+def _over_time(environment: Mapping[str, Any], said: Callable[[Mapping[str, Any]], Any]) -> Any:
     """Return what is said of the place of a run, and from which epoch on it was another."""
     words = last = said(environment)
     for place in environment.get("later", ()):
@@ -102,7 +107,7 @@ def _over_time(environment: dict[str, Any], said: Callable[[dict[str, Any]], Any
     return words
 
 
-def _precision(recipe: Recipe, place: dict[str, Any]) -> str:
+def _precision(recipe: Recipe, place: Mapping[str, Any]) -> str:
     # Runs begun by an earlier version do not say which device they used.
     device = place.get("device", "cuda" if place.get("cuda") else "cpu")
     return recipe.train.precision if device == "cuda" else "fp32"

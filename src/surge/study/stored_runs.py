@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from surge.recipes.recipe import Recipe
 from surge.study.results import NEUTRAL, data_name
 from surge.train.recorder import read_records
-from surge.train.run import CONFIG, RunFolder
+from surge.train.run import CONFIG, PREDICTIONS, RunFolder
 
 Arrays = Mapping[str, NDArray[Any]]
 Key = TypeVar("Key")
 TOLD = (CONFIG, "env.json")
 """Files that name places of the machine they were written on."""
-KEPT = (*TOLD, "metrics.jsonl", "probe.jsonl", "summary.txt")
+KEPT = (*TOLD, "metrics.jsonl", PREDICTIONS, "probe.jsonl", "summary.txt")
 UNREADABLE = (
     *(OSError, EOFError, ValueError, TypeError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error, struct.error, TokenError),

@@ -167,12 +167,16 @@ class Trainer:
         watch = BitWatch(self.parts.model)
         saved = time.monotonic()
         late = False
+        if self.epoch < epochs and self.world.leads:
+            self.folder.forget_predictions()
         while self.epoch < epochs and not late:
             row = self._one_epoch(watch)
             if row is None:
                 return
             if self.world.leads:
                 self.folder.append_metrics(row)
+                if self.epoch == epochs:  # before the checkpoint: a run that has that is finished
+                    self.folder.write_predictions(self.test_step.predictions())
             if on_row is not None:
                 on_row(row)
             now = time.monotonic()

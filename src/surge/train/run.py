@@ -1,5 +1,6 @@
 """The folder of a run: everything needed to understand, repeat and continue it."""
 
+import io
 import json
 import platform
 import subprocess
@@ -9,23 +10,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from surge.errors import CheckpointMismatchError, ConfigError
-from surge.files import atomic
+from surge.files import atomic, write_whole
 from surge.recipes import serial
 from surge.recipes.recipe import Recipe
 from surge.train.checkpoint import epochs_done, found
 
 CONFIG = "config.yaml"
 """The file that makes a folder the folder of a run."""
+PREDICTIONS = "predictions.npz"
+"""What a finished run answered in its last test, where its task keeps that."""
 PLACE = ("surge", "torch", "python", "cuda", "device", "hardware", "commit", "dirty")
 """What can differ where a run goes on."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """``config.yaml env.json metrics.jsonl log.txt checkpoints/ summary.txt figures/``."""
+    """``config.yaml env.json metrics.jsonl log.txt checkpoints/ summary.txt figures/``.
+
+    A finished run on sentences also has ``predictions.npz``.
+    """
 
     path: Path
 
@@ -142,6 +150,17 @@ class RunFolder:
         """Forget epochs after a checkpoint: they will be trained again."""
         kept = [row for row in self.metrics() if row["epoch"] < epochs]
         self.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+
+    def write_predictions(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Write the answers of the last test, by name; there may be none."""
+        if arrays:
+            buffer = io.BytesIO()
+            np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
+            write_whole(self.path / PREDICTIONS, buffer.getvalue())
+
+    def forget_predictions(self) -> None:
+        """Remove the answers of a run that is trained on."""
+        (self.path / PREDICTIONS).unlink(missing_ok=True)
 
     def log(self, line: str) -> None:
         """Add a line to ``log.txt``."""

@@ -1,7 +1,11 @@
 """Tests that count more than hits: metrics of sentences, the five likeliest classes."""
 
+from typing import Any
+
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from surge.data import EpochPlan, ResidentLoader
@@ -27,8 +31,10 @@ class TextTest(TestStep):
         """Make room for all logits."""
         super().__init__(model, loader, spec)
         self.task, self.sections = task, tested.sections or (("", len(tested)),)
-        self.labels = tested.labels.double().numpy()
+        self.given = tested.labels.cpu().numpy()
+        self.labels = self.given.astype(np.float64)
         self.logits = torch.zeros(len(tested), task.outputs, device=loader.device)
+        self.judged: NDArray[Any] | None = None
 
     def __call__(self, part: EpochPlan) -> None:
         """Keep the logits of one batch; the model must be in eval mode."""
@@ -38,7 +44,8 @@ class TextTest(TestStep):
 
     def scores(self) -> dict[str, float]:
         """Return every metric of every part, in percent; the first one decides."""
-        logits = self._gathered().double().cpu().numpy()
+        self.judged = self._gathered().cpu().numpy().copy()
+        logits = self.judged.astype(np.float64)
         found, start = {}, 0
         for name, count in self.sections:
             window = slice(start, start + count)
@@ -53,6 +60,17 @@ class TextTest(TestStep):
         loss, _, count, _ = self.sums.read()
         found = self.scores()
         return Verdict(found.pop(metric), loss / count, found)
+
+    def predictions(self) -> dict[str, NDArray[Any]]:
+        """Return the logits behind the last verdict, the labels, and the part each belongs to."""
+        if self.judged is None:
+            return {}
+        counts = [count for _, count in self.sections]
+        return {
+            "logits": self.judged.astype(np.float32),
+            "labels": self.given,
+            "section": np.repeat(np.arange(len(counts), dtype=np.uint8), counts),
+        }
 
     def _gathered(self) -> Tensor:
         """Return the logits of all ranks; a rank's own are all it has ever written."""
