@@ -16,6 +16,8 @@ VARIANTS: dict[str, PathOptions] = {
     "dpgc": PathOptions(fixed_scale="initial"),
     "clipped": PathOptions(scope="clipped"),
     "unclipped": PathOptions(scope="unclipped"),
+    "delivered": PathOptions(dose="delivered"),
+    "clipped-delivered": PathOptions(scope="clipped", dose="delivered"),
     "copied": PathOptions(auxiliary="copied"),
     "tied": PathOptions(auxiliary="tied", eta=0.2, decay="cosine"),
     "1x1": PathOptions(auxiliary="pointwise"),
