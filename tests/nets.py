@@ -82,6 +82,7 @@ VARIANTS = {
     "weight_side": {"weight_side": 0.3},
     "align": {"align": 1.0},
     "clipped": {"scope": "clipped", "dose": "clipped_share"},
+    "delivered": {"scope": "clipped", "dose": "delivered"},
     "decay": {"decay": "cosine"},
     "noise": {"noise": True},
 }

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from surge.cli import _reproducing, main
+from surge.cli import _planning, main
 from surge.recipes import get_recipe
 from tests.data.trees import make_tree
 from tests.test_docs import blocks, commands
@@ -21,13 +21,13 @@ SHORTER = {
 
 def short(name, changes):
     """A teacher as short as its students."""
-    return _reproducing._changed(get_recipe(name), changes)
+    return _planning._changed(get_recipe(name), changes)
 
 
 @pytest.mark.parametrize("page", ["imagenet.md", "distributed.md"])
 def test_commands_of_one_process_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_reproducing, "_teacher", short)
+    monkeypatch.setattr(_planning, "_teacher", short)
     for name, count, size in (("imagenet", 1000, 40), ("imagenette96", 10, 96)):
         classes = [f"n{number:04d}" for number in range(count)]
         make_tree(tmp_path / "srv" / name, classes, train=1, val=1, size=(size, size))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from surge.cli import _reproducing, main
+from surge.cli import _planning, main
 from surge.models import build_model
 from surge.recipes import get_recipe
 from tests.data.trees import make_voc
@@ -31,12 +31,12 @@ SHORTER = {
 
 def short(name, changes):
     """The float detector of a table, as short as its students."""
-    return _reproducing._changed(get_recipe(name), changes)
+    return _planning._changed(get_recipe(name), changes)
 
 
 def test_page_runs_from_top_to_bottom(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_reproducing, "_teacher", short)
+    monkeypatch.setattr(_planning, "_teacher", short)
     make_voc(tmp_path, THINGS)
     make_voc(tmp_path, THINGS, part="test")
     pixels = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)

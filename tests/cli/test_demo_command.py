@@ -72,7 +72,8 @@ def test_demo_makes_one_page_with_the_numbers(tmp_path, capsys, one_picture):
 
 
 def test_demo_keeps_what_it_did_not_write(tmp_path):
-    jobs = demonstrating.missing(demonstrating.demo.digits_recipes(2), (0,), [], tmp_path / "runs")
+    plans = [demonstrating.Plan(recipe) for recipe in demonstrating.demo.digits_recipes(2)]
+    jobs = demonstrating.missing(plans, (0,), [], tmp_path / "runs")
     mine = jobs[0].folder / "notes.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("not a run")

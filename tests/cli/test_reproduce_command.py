@@ -8,7 +8,8 @@ import torch
 
 from surge.cli import _reproducing as reproducing
 from surge.cli import main
-from surge.cli._reproducing import OVERRIDES
+from surge.cli._planning import OVERRIDES
+from surge.study import results, sweeps
 from surge.train.checkpoint import found
 from surge.train.run import RunFolder
 from surge.train.watch import DivergedError
@@ -233,9 +234,36 @@ def test_variant_rows_can_be_asked_for(reproduce):
     assert "| cnn-recu-surge-tied | 2 | - | open |" in out
 
 
+def test_sweep_of_numbers_makes_both_curves(reproduce, tmp_path):
+    words = ("--rows", "cnn-recu", "cnn-recu-surge", "--seeds", "0")
+    code, out, _ = reproduce(*words, "--eta", "0.0001", "1", "--fixed-scale", "0.001")
+    assert code == 0 and "5 of 5 runs are missing" in out
+    assert "| cnn-recu-surge-eta0.0001 | 2 |" in out
+    assert (tmp_path / "runs" / "digits-cnn-recu-surge-fixed0.001-2ep-seed0").is_dir()
+    held = results.read(tmp_path / "results", "digits")
+    assert all(r.overrides == {"epochs": 2} for r in held)
+    (eta,) = sweeps.curves(held, "eta").values()
+    assert set(eta.points) == {1e-4, 0.01, 1.0} and set(eta.references) == {sweeps.WITHOUT}
+    (fixed,) = sweeps.curves(held, "fixed_scale").values()
+    assert set(fixed.points) == {0.001} and set(fixed.references) == {sweeps.AGS, sweeps.WITHOUT}
+    named = (*words[:3], "cnn-recu-surge-eta1", "--seeds", "0")
+    assert "0 of 3 runs are missing" in reproduce(*named)[1]
+
+
+def test_scopes_can_be_compared_at_equal_doses(reproduce, tmp_path):
+    rows = [f"cnn-recu-surge{v}" for v in ("", "-clipped", "-delivered", "-clipped-delivered")]
+    assert reproduce("--rows", *rows, "cnn-recu-surge-unclipped", "--seeds", "0")[0] == 0
+    doses = {result["row"]: result["delivered"] for result in stored(tmp_path)}
+    lost, clipped, *equal = doses.values()
+    assert clipped < 0.75 * lost and lost < 0.9 * min(equal)
+    assert max(equal) < 1.15 * min(equal)
+
+
 @pytest.mark.parametrize(
     "words, expected",
     [
+        (("--rows", "cnn-recu", "--eta", "0.1"), "--eta is for rows with SURGE"),
+        (("--each", "60s"), "--each and --epochs both say how long a run is"),
         (("--rows", "cnn-reku"), 'There is no recipe "digits-cnn-reku". Did you mean'),
         (("--budget", "x"), '--budget "x" is not a time'),
         (("--captured", "True"), "--captured needs a CUDA GPU"),

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from surge.cli import _planning as planning
 from surge.cli import _reproducing as reproducing
 from surge.cli import main
 from surge.recipes import get_recipe, overridden
@@ -127,7 +128,7 @@ def test_run_waits_for_its_teacher(tmp_path, monkeypatch, capsys):
     )
     monkeypatch.setattr(reproducing, "train_apart", unlucky.narrow_network)
     monkeypatch.setattr(
-        reproducing, "_teacher", lambda name, changes: overridden(get_recipe(name), changes)
+        planning, "_teacher", lambda name, changes: overridden(get_recipe(name), changes)
     )
     monkeypatch.chdir(tmp_path)
     words = ["--rows", "twostage-stage1", "--seeds", "0", "--epochs", "1", "--size", "32"]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from surge.cli import _reproducing, main
+from surge.cli import _planning, main
 from surge.recipes import get_recipe, list_recipes, overridden
 from tests.data.trees import make_tree, picture
 from tests.train.photo_runs import narrow
@@ -27,7 +27,7 @@ def test_second_stage_brings_its_teacher_and_its_first_stage(tree, monkeypatch, 
     def short(name, changes):
         return overridden(get_recipe(name), changes)
 
-    monkeypatch.setattr(_reproducing, "_teacher", short)
+    monkeypatch.setattr(_planning, "_teacher", short)
     assert reproduce(tree, "--rows", "twostage-reactnet", "onestage-bireal") == 0
     lines = (tree / "results" / "imagenette.jsonl").read_text().splitlines()
     stored = [json.loads(line) for line in lines]
@@ -67,7 +67,7 @@ def imagenet(tmp_path_factory):
 def reproduce_imagenet(root, out, monkeypatch, *words):
     """Run the real command, with short runs of narrow networks; return the stored rows."""
     monkeypatch.setattr(
-        _reproducing, "_teacher", lambda name, changes: overridden(get_recipe(name), changes)
+        _planning, "_teacher", lambda name, changes: overridden(get_recipe(name), changes)
     )
     places = ["--data", root, "--runs", out / "runs", "--results", out / "results"]
     words = ["reproduce", "imagenet", *words, "--seeds", 0, "--epochs", 1, "--size", 32]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from surge.cli import _reproducing, main
+from surge.cli import _planning, main
 from surge.recipes import get_recipe
 from tests.data.trees import make_voc
 from tests.train.voc_runs import small_detectors
@@ -14,7 +14,7 @@ THINGS = [[("dog", 5, 5, 50, 40)], [("car", 3, 4, 60, 40)]]
 
 
 def short(name, changes):
-    return _reproducing._changed(get_recipe(name), changes)
+    return _planning._changed(get_recipe(name), changes)
 
 
 def reproduce(folder, *words):
@@ -27,7 +27,7 @@ def reproduce(folder, *words):
 def test_rows_bring_what_they_begin_with_and_the_table_says_what_it_is(
     tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr(_reproducing, "_teacher", short)
+    monkeypatch.setattr(_planning, "_teacher", short)
     make_voc(tmp_path, THINGS)
     make_voc(tmp_path, THINGS, part="test")
     assert reproduce(tmp_path, "--rows", "reactnet", "ida-surge") == 0

@@ -15,7 +15,7 @@ from surge.cli.reproduce import ReproduceCommand
 from surge.errors import CheckpointMismatchError, DataNotFoundError
 from surge.recipes import get_recipe
 from surge.study import queue, results
-from surge.study.queue import missing
+from surge.study.queue import Plan, missing
 from surge.train.apart import Ended
 from surge.train.loop import Outcome
 from tests.study.stored import result
@@ -82,9 +82,9 @@ def crew(tmp_path, monkeypatch):
     monkeypatch.setattr(queue.time, "monotonic", lambda: Clock.now)
 
     def make(rows, table="imagenette", seeds=(0,), size=2, **fields):
-        recipes = [get_recipe(f"{table}-{row}") for row in rows]
+        plans = [Plan(get_recipe(f"{table}-{row}")) for row in rows]
         stored = fields.pop("stored", [])
-        jobs = missing(recipes, seeds, stored, tmp_path / "runs")
+        jobs = missing(plans, seeds, stored, tmp_path / "runs")
         out = io.StringIO()
         console = Console(file=out, width=200)
         where = tmp_path / "results"
@@ -218,7 +218,7 @@ def test_signals_let_runs_stop_and_begin_no_more(crew, monkeypatch, number, erro
 def test_lines_of_a_run_are_seconds_apart(monkeypatch, tmp_path):
     monkeypatch.setattr(_run_lines.time, "monotonic", lambda: Clock.now)
     recipe = get_recipe("digits-cnn-recu")
-    one, other = missing([recipe], (0, 1), [], tmp_path)
+    one, other = missing([Plan(recipe)], (0, 1), [], tmp_path)
     out = io.StringIO()
     with run_lines(Console(file=out, width=200)) as lines:
         lines.begin(one)
@@ -239,7 +239,7 @@ def test_lines_of_a_run_are_seconds_apart(monkeypatch, tmp_path):
 
 def test_terminal_has_a_bar_for_every_active_run(tmp_path):
     recipe = get_recipe("digits-cnn-recu")
-    one, other = missing([recipe], (0, 1), [], tmp_path)
+    one, other = missing([Plan(recipe)], (0, 1), [], tmp_path)
     out = io.StringIO()
     console = Console(file=out, width=120, force_terminal=True, color_system=None)
     with run_lines(console) as lines:

@@ -11,6 +11,8 @@ from surge.compensation.reference import calibrate_, learn_bias_, measure
 from surge.errors import ConfigError
 from tests.nets import assert_near
 
+DELIVERED = {"dose": "delivered", "example_input": torch.zeros(1, 3, 8, 8)}
+
 
 def network(method: str = "recu", **options: object) -> tuple[nn.Module, surge.Compensation]:
     torch.manual_seed(0)
@@ -46,6 +48,18 @@ def test_measure_leaves_everything_as_it_was():
     assert all(p.grad is None for p in model.parameters())
     assert all("forward" not in vars(module) for module in model.modules())
     assert compensation.injected() == 0
+
+
+def test_measured_gradient_is_the_one_that_is_injected_below_a_clamp():
+    model, compensation = network()
+    clamped = []
+    model[2].register_forward_hook(lambda _m, _args, y: clamped.append(y.detach()))
+    whole = measure(model, compensation, lambda: batch_loss(model))["3"].auxiliary
+    passed = clamped[0].abs() < 1
+    assert 0.2 < float(passed.float().mean()) < 0.9
+    model, compensation = network(**DELIVERED)
+    kept = measure(model, compensation, lambda: batch_loss(model))["3"].auxiliary
+    assert torch.equal(kept, whole * passed)
 
 
 def test_measure_repeats_dropout_and_leaves_the_random_state():
@@ -176,7 +190,11 @@ def test_scale_follows_a_weight_that_learned_much(reading, power):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"scope": "unclipped"}, {"scope": "clipped"}, {"dose": "clipped_share"}]
+    "options",
+    [
+        *({}, {"scope": "unclipped"}, {"scope": "clipped"}),
+        *({"dose": "clipped_share"}, DELIVERED),
+    ],
 )
 def test_weight_that_did_not_move_leaves_its_scale(options):
     model, compensation = network(**options)

@@ -131,6 +131,66 @@ def test_dose_by_clipped_share_still_totals_eta():
     assert float(added.norm() / main.norm()) == pytest.approx(0.1, rel=1e-4)
 
 
+# ---- dose below the clamp
+
+
+def arrived(method, **options):
+    """What is left of the injected gradient above the clamp, over the main one, at eta = 0.1."""
+    net, compensation = clamped(CASES["conv2d"], method, eta=0.1, **options)
+    x = CASES["conv2d"].batch(WIDE)
+    run(net, x)
+    compensation.step()
+    both = run(net, x).input
+    surge.strip_(net)
+    main = run(net, x).input
+    return float((both - main).norm() / main.norm())
+
+
+@pytest.mark.parametrize("entry", ["sign_input", "layer_input"])
+@all_methods
+def test_dose_delivered_is_what_arrives(method, entry):
+    """RBNN and ReCU divide by a spread, through which a little more or less passes."""
+    rel = 0.02 if method in ("rbnn", "recu") else 1e-3
+    given = {"dose": "delivered", "aux_input": entry}
+    assert arrived(method, **given) == pytest.approx(0.1, rel=rel)
+
+
+@pytest.mark.parametrize(("scope", "lost"), [("all", 0.06), ("clipped", 0.03)])
+def test_dose_delivered_makes_scopes_comparable(scope, lost):
+    """ReCU's clipped inputs lie between its spread and the clamp, or are saturated."""
+    assert arrived("recu", scope=scope) < lost
+    assert arrived("recu", scope=scope, dose="delivered") == pytest.approx(0.1, rel=0.02)
+    # Of the others nothing is lost in the first place.
+    assert arrived("recu", scope="unclipped") == pytest.approx(0.1, rel=0.02)
+
+
+@every_kind
+def test_dose_delivered_injects_the_same_below_the_clamp_at_the_same_scale(method, case):
+    """What it leaves out is what the clamp would have lost, but for a division by the spread."""
+    x = case.batch(WIDE)
+    nets = [clamped(case, method, fixed_scale=SCALE, dose=d)[0] for d in ("uniform", "delivered")]
+    whole, kept = (run(net, x) for net in nets)
+    assert torch.equal(kept.output, whole.output)
+    name = "1.auxiliary.weight"
+    assert_near(kept.parameters[name], whole.parameters[name])
+    if method not in ("rbnn", "recu"):
+        assert_near(kept.input, whole.input, rtol=1e-4)
+
+
+@each_kind
+def test_dose_delivered_is_uniform_where_nothing_clamps(case):
+    added = [
+        run(clamped(case, activation=nn.Identity, eta=0.1, dose=dose)[0], case.batch(WIDE)).input
+        for dose in ("uniform", "delivered")
+    ]
+    assert torch.equal(*added)
+
+
+def test_dose_delivered_needs_an_example():
+    with pytest.raises(ConfigError, match="needs example_input"):
+        surge.compensate_(mlp(), dose="delivered")
+
+
 # ---- which tensor the path sees
 
 

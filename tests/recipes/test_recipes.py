@@ -20,7 +20,7 @@ from surge.recipes import (
     tables,
     with_surge,
 )
-from surge.recipes.variants import VARIANTS, options_of
+from surge.recipes.variants import SWEPT, VARIANTS, has_number, options_of, with_number
 
 ALL = [get_recipe(name) for name in list_recipes()]
 each = pytest.mark.parametrize("recipe", ALL, ids=lambda recipe: recipe.name)
@@ -125,6 +125,14 @@ def test_variant_can_carry_a_number(variant, options):
 def test_variant_with_a_wrong_number_is_refused(variant):
     with pytest.raises(ConfigError):
         options_of(variant)
+
+
+@pytest.mark.parametrize("value", [1e-4, 3e-7, 0.05, 1, 12345.5, 1e6])
+def test_number_behind_a_row_is_read_back(value):
+    for word, setting in SWEPT.items():
+        row = with_number("resnet20-recu-surge", word, value)
+        assert has_number(row) and not has_number("resnet20-recu-surge")
+        assert getattr(get_recipe(f"cifar10-{row}").surge, setting) == value
 
 
 def test_unknown_table_names_the_near_miss():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from surge.errors import ConfigError
+from surge.recipes.variants import row_with
 from surge.study import claims, findings
 from surge.study.claims import CLAIMS
 from surge.study.cost_claims import COUNTED, THEOREM
@@ -74,6 +75,29 @@ def test_a_row_is_held_against_any_other(tmp_path):
     found = findings.minus("resnet20-recu-surge", "resnet20-recu-surge-dpgc")
     assert found(Stored(tmp_path, [])).words.startswith("+0.19 points [")
     assert findings.gain("resnet20", "dpgc")(Stored(tmp_path, [])).verdict == OPEN
+
+
+ABLATIONS = (
+    *("DPGC without", "AGS adds", "Clipped", "Unclipped", "All gradients are better"),
+    *("A fixed scale", "eta = 0.01 is best"),
+)
+
+
+def test_ablations_of_resnet20_are_found_whatever_their_length(tmp_path):
+    variants = ("dpgc", "clipped", "unclipped", "delivered", "clipped-delivered")
+    numbers = ("eta0.0001", "eta0.001", "eta0.1", "eta1", "fixed0.001", "fixed0.1", "fixed1")
+    rows = ["resnet20-recu", *(row_with("resnet20-recu", v) for v in ("", *variants, *numbers))]
+    for place, row in enumerate(rows):
+        for seed in range(3):
+            append(tmp_path, result(row, seed, 80.0 + place + 0.1 * seed * place, epochs=60))
+    measured = {
+        f.claim: f.measure(Stored(tmp_path, []))
+        for f in claims.CLAIMS
+        if f.claim.startswith(ABLATIONS)
+    }
+    assert len(measured) == 10 and OPEN not in {found.verdict for found in measured.values()}
+    equal = measured["All gradients are better than clipped ones, at equal doses below the clamp"]
+    assert equal.words.startswith("-1.1 points at 60 epochs")
 
 
 def on_glue(tmp_path, row, last, seed=0, **fields):

@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,22 @@ def test_a_run_that_moved_names_both_places():
     assert (found.hardware, found.torch) == ("h, from epoch 45 on i", "t")
     assert found.precision == "bf16, from epoch 45 on fp32"
     assert found.commit == "abc, from epoch 45 on def, from epoch 51 on fed"
+
+
+def test_result_says_how_many_steps_fitted_a_time():
+    recipe = get_recipe("glue-mrpc-bit")
+    assert make_result(recipe, {}, 0, OUTCOME, ENVIRONMENT).steps is None
+    fitted = replace(recipe, train=replace(recipe.train, steps=7))
+    assert make_result(fitted, {"budget": "60s"}, 0, OUTCOME, ENVIRONMENT).steps == 7
+
+
+def test_rows_with_a_number_stay_out_of_published_tables(tmp_path):
+    """They make the curves over eta and over fixed scales."""
+    for row in ("resnet20-recu-surge", "resnet20-recu-surge-eta0.1", "resnet20-recu-surge-tied"):
+        append(tmp_path, result(row))
+    text = stored_table("cifar10", tmp_path)
+    assert "| resnet20-recu-surge | 600" in text and "| resnet20-recu-surge-tied |" in text
+    assert "eta0.1" not in text
 
 
 def test_setting_names_what_changes_the_recipe_itself():

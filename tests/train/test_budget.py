@@ -5,9 +5,28 @@ from unittest import mock
 
 import pytest
 
+from surge.errors import ConfigError
 from surge.train import budget
 from surge.train.loop import LoopOptions
+from surge.train.run import RunFolder
 from tests.train.small import CPU, small_recipe, small_sets
+
+
+@pytest.mark.parametrize("text", ["900", "900s", "15m", "0.25h", " 900.0s "])
+def test_same_time_is_recorded_in_the_same_words(text):
+    assert budget.in_seconds(text) == "900s"
+
+
+def test_time_that_is_none_names_its_option():
+    with pytest.raises(ConfigError, match='--each "soon" is not a time'):
+        budget.in_seconds("soon", "--each")
+
+
+def test_begun_run_lends_its_steps_and_nothing_else(tmp_path):
+    held = small_recipe("cnn-bnn", epochs=4, steps=11, lr=0.5)
+    RunFolder.create(tmp_path / "run", held, {"seed": 0})
+    found = budget.as_begun(small_recipe("cnn-bnn", epochs=600), tmp_path / "run").train
+    assert (found.steps, found.epochs, found.lr) == (11, 4, 0.05)
 
 
 @pytest.mark.parametrize(("apart", "seconds"), [(1, 60.0), (3, 60.0), (3, 4.0)])

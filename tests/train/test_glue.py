@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.multiprocessing
 
-from surge.cli import main
+from surge.cli import _training, main
 from surge.data.glue import get_task
 from surge.data.glue_metrics import score
 from surge.layers.elastic import elastic_parts
@@ -360,7 +360,7 @@ def test_tests_inside_an_epoch_find_the_best(tmp_path, bert, root):
 
 def test_budget_fits_the_schedule(tmp_path, bert, root, capsys):
     out = tmp_path / "run"
-    command("glue-mrpc-teacher", bert, root, out, "--budget", "2s", "--limit", 32)
+    command("glue-mrpc-teacher", bert, root, out, "--budget", "2", "--limit", 32)
     _, recipe, environment = RunFolder.open(out)
     assert environment["overrides"]["budget"] == "2s"
     spec = recipe.train
@@ -368,6 +368,22 @@ def test_budget_fits_the_schedule(tmp_path, bert, root, capsys):
     taken = sum(row["seconds"] for row in rows(out))
     assert taken < 8  # a busy machine may have been quick in the trial
     assert rows(out)[-1]["lr"] == pytest.approx(step_rate(spec, spec.steps - 1, spec.steps))
+
+
+def test_restarted_run_keeps_the_steps_it_was_fitted_with(tmp_path, bert, root, monkeypatch):
+    out, steps = tmp_path / "run", iter((3, 9))
+
+    def fitted(recipe, *_, **__):
+        count = next(steps)
+        return replace(recipe, train=replace(recipe.train, steps=count, epochs=count))
+
+    monkeypatch.setattr(_training, "fitted", fitted)
+    words = ("glue-mrpc-teacher", bert, root, out, "--budget", "9s", "--limit", 32)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_run", stop_after_one(Trainer._run))
+        assert len(command(*words)) == 1
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    assert len(command(*words)) == 3 and next(steps) == 9
 
 
 def test_groups_are_those_of_bit(tmp_path, bert, root, teacher, lively):

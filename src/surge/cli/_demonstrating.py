@@ -26,7 +26,7 @@ from surge.errors import ConfigError, SurgeError
 from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
 from surge.study import demo, demo_engine, demo_page, figures, learning, results
-from surge.study.queue import Job, missing
+from surge.study.queue import Job, Plan, missing
 from surge.study.report import write_report
 from surge.study.tables import TableRow, make_rows
 from surge.study.toy import ToyOptions
@@ -99,7 +99,7 @@ def digits_study(
     recipes: Sequence[Recipe], seeds: Sequence[int], out: Path, workers: int, console: Console
 ) -> tuple[list[TableRow], list[learning.Run]]:
     """Train every recipe with every seed, store and print the table, draw the curves."""
-    jobs = missing(recipes, seeds, [], out / "runs")
+    jobs = missing([Plan(recipe) for recipe in recipes], seeds, [], out / "runs")
     where = out / "results"
     _clear(jobs, where)
     quiet = Console(quiet=True)
@@ -124,7 +124,8 @@ def ship_digits(
     recipes: Sequence[Recipe], out: Path, console: Console, *, quick: bool
 ) -> demo_engine.Shipping:
     """Pack the trained ReCU network of seed 0, run it in the engine, print it beside float."""
-    folders = {job.recipe.row: job.folder for job in missing(recipes, (0,), [], out / "runs")}
+    jobs = missing([Plan(recipe) for recipe in recipes], (0,), [], out / "runs")
+    folders = {job.recipe.row: job.folder for job in jobs}
     _, floating, *_ = load_run(folders["cnn-float"])
     _, binary, _, facts, _ = load_run(folders["cnn-recu"])
     shipping = demo_engine.ship(

@@ -5,29 +5,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from surge.cli._going_on import changes_of
 from surge.cli._training import environment_of
 from surge.errors import CheckpointMismatchError
 from surge.recipes.placing import start_of, teacher_of, with_start, with_teacher
-from surge.study.queue import Job, folder_of
+from surge.study.queue import Job, Plan, folder_of
+from surge.train.budget import as_begun
 from surge.train.run import RunFolder
 
 if TYPE_CHECKING:
     import torch
 
     from surge.cli.reproduce import ReproduceCommand
-    from surge.recipes.recipe import Recipe
-
-OVERRIDES = ("epochs", "held_out", "size", "test_epochs")
-"""What the command may change in the recipes of a table."""
 
 
-def with_others(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> Job:
+def with_others(job: Job, plans: list[Plan], command: ReproduceCommand) -> Job:
     """Return a job with the runs it builds on, which must be there: a teacher, a first stage."""
     recipe = job.recipe
 
     def run_of(name: str) -> str:
-        other = next(recipe for recipe in recipes if recipe.name == name)
+        other = next(plan for plan in plans if plan.recipe.name == name)
         path = folder_of(other, job.seed, command.runs)
         if not RunFolder(path).begun:
             raise CheckpointMismatchError(
@@ -44,6 +40,16 @@ def with_others(job: Job, recipes: list[Recipe], command: ReproduceCommand) -> J
     return replace(job, recipe=recipe)
 
 
+def as_it_began(job: Job) -> Job:
+    """Return a begun job with the steps that it was fitted with, if it was: not to be fitted anew.
+
+    What else differs from its folder stays, to be refused.
+    """
+    if job.plan.given is None or not job.begun:
+        return job
+    return replace(job, recipe=as_begun(job.recipe, job.folder))
+
+
 def open_folder(
     job: Job, command: ReproduceCommand, device: torch.device, side_by_side: int
 ) -> tuple[RunFolder, dict[str, Any]]:
@@ -52,7 +58,7 @@ def open_folder(
     It remembers how many runs shared the machine, at most: the seconds of a run depend on that.
     """
     if not job.begun:
-        changes = changes_of(command, OVERRIDES)
+        changes = dict(job.overrides)
         environment = environment_of(device, job.seed, command.commit, changes)
         environment["side_by_side"] = side_by_side
         folder = RunFolder.create(job.folder, job.recipe, environment, anew=True)

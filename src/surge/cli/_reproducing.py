@@ -5,29 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from surge.cli._going_on import changes_of
-from surge.cli._job_folders import OVERRIDES, open_folder, with_others
+from surge.cli._job_folders import as_it_began, open_folder, with_others
+from surge.cli._planning import plans_of
 from surge.cli._progress import conclude
 from surge.cli._side_by_side import MPS, Crew, mps_runs, train_apart, workers_of
-from surge.cli._training import check_workers, choose_device, deadline_of, prepare_in
+from surge.cli._training import check_workers, choose_device, deadline_of, fit, prepare_in
 from surge.cli._voc_remarks import voc_remarks
 from surge.data import resolve_root
 from surge.data.glue import find_file, get_task
 from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
 from surge.files import check_folder
-from surge.recipes import get_recipe, list_recipes, overridden
-from surge.recipes.glue import with_model
-from surge.recipes.placing import start_of, teacher_of
+from surge.recipes import get_recipe, list_recipes
 from surge.recipes.recipe import Recipe
-from surge.recipes.voc import TEACHER, shortened, with_backbone
-from surge.study import results, row_speed
+from surge.study import fixed_time, results, row_speed
 from surge.study.glue_tables import averages_section, metrics_section
-from surge.study.queue import Job, fitting, missing
+from surge.study.queue import Job, Plan, fitting, missing
 from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets
 from surge.train.distributed import World, process_count
@@ -47,44 +44,6 @@ if TYPE_CHECKING:
     from surge.cli.reproduce import ReproduceCommand
 
 
-def chosen_recipes(command: ReproduceCommand) -> list[Recipe]:
-    """Return the recipes of the wanted rows, with the command's changes."""
-    names = list_recipes(command.table)
-    if command.rows:
-        names = [f"{command.table}-{row}" for row in dict.fromkeys(command.rows)]
-    changes = changes_of(command, (*OVERRIDES, "short"))
-    recipes = [get_recipe(name) for name in names]
-    taught = dict.fromkeys(teacher_of(recipe) for recipe in recipes if recipe.distill)
-    begun = dict.fromkeys(name for recipe in recipes for name in _starts(recipe))
-    # A float network is trained in full however short those are that begin with it.
-    taught |= dict.fromkeys(name for name in begun if get_recipe(name).method is None)
-    first = [_teacher(name, changes) for name in taught]
-    first += [_changed(get_recipe(name), changes) for name in begun if name not in taught]
-    known = {recipe.name for recipe in first}
-    rest = [_changed(recipe, changes) for recipe in recipes if recipe.name not in known]
-    placed = [with_model(recipe, command.model) for recipe in (*first, *rest)]
-    return [with_backbone(r, command.backbone) if r.name == TEACHER else r for r in placed]
-
-
-def _starts(recipe: Recipe) -> list[str]:
-    """Return the recipes that one begins with, and those that these begin with, first of all."""
-    if "start" not in recipe.model.options:
-        return []
-    name = start_of(recipe)
-    return [*_starts(get_recipe(name)), name]
-
-
-def _changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    """Return a recipe with the command's changes; the short form comes first."""
-    recipe = shortened(recipe) if "short" in changes else recipe
-    return overridden(recipe, {k: v for k, v in changes.items() if k != "short"})
-
-
-def _teacher(name: str, changes: dict[str, Any]) -> Recipe:
-    """Return the recipe of a teacher, who is trained in full however short its students are."""
-    return _changed(get_recipe(name), {k: v for k, v in changes.items() if k != "epochs"})
-
-
 def reproduce(command: ReproduceCommand, console: Console) -> int:
     """Do the missing runs that fit the budget, storing each as it ends; then print the table.
 
@@ -92,16 +51,17 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
     """
     if command.table_only and command.table == "glue" and command.model is None:
         return _print_stored(command, console)
-    recipes = chosen_recipes(command)
+    plans = plans_of(command)
     check_folder(command.results, "--results")
-    failed = 0 if command.table_only else _work(command, recipes, console)
+    failed = 0 if command.table_only else _work(command, plans, console)
     stored = results.read(command.results, command.table)
     speeds = row_speed.columns(row_speed.read(command.results, command.table))
+    recipes = [plan.recipe for plan in plans if plan.given is None]
     console.print(markdown(make_rows(recipes, stored), speeds), soft_wrap=True, markup=False)
     if command.table == "voc":
         console.print(voc_remarks(recipes), soft_wrap=True, markup=False)
     if command.table == "glue":
-        shown = {(r.row, results.data_name(r)) for r in recipes}
+        shown = {(plan.recipe.row, results.data_name(plan.recipe)) for plan in plans}
         _print_glue([r for r in stored if (r.row, r.data) in shown], console)
     return failed
 
@@ -113,15 +73,16 @@ def _print_stored(command: ReproduceCommand, console: Console) -> int:
         get_recipe(f"{command.table}-{row}")  # a mistyped one is said
     stored = results.read(command.results, command.table)
     stored = [r for r in stored if not command.rows or r.row in command.rows]
-    kept = [r for r in stored if wanted.get(r.recipe, r.metric) == r.metric]
+    decides = [r for r in stored if wanted.get(r.recipe, r.metric) == r.metric]
+    kept = [r for r in decides if "budget" not in r.overrides]
     console.print(markdown(stored_rows(kept)), soft_wrap=True, markup=False)
     _print_glue(stored, console)
     return 0
 
 
 def _print_glue(stored: list[results.Result], console: Console) -> None:
-    """Print the metrics that do not decide, and the averages of methods that have all columns."""
-    for section in (metrics_section(stored), averages_section(stored)):
+    """Print runs of a fixed time, other metrics, and averages of methods with all columns."""
+    for section in (fixed_time.table(stored), metrics_section(stored), averages_section(stored)):
         if section:
             console.print(section, soft_wrap=True, markup=False)
 
@@ -131,7 +92,7 @@ class _Work:
     """What is to be done, with what, until when."""
 
     command: ReproduceCommand
-    recipes: list[Recipe]
+    plans: list[Plan]
     jobs: list[Job]
     stored: list[results.Result]
     root: Path
@@ -140,22 +101,22 @@ class _Work:
     console: Console
 
 
-def _work(command: ReproduceCommand, recipes: list[Recipe], console: Console) -> int:
+def _work(command: ReproduceCommand, plans: list[Plan], console: Console) -> int:
     _check_jobs(command)
-    for recipe in recipes:
-        check_workers(command.workers, recipe)
+    for plan in plans:
+        check_workers(command.workers, plan.recipe)
     device = choose_device(command.device)
     deadline = deadline_of(command.budget)
     root = resolve_root(command.data, os.environ)
-    recipes = _with_data(recipes, root, console)
+    plans = _with_data(plans, root, console)
     stored = results.read(command.results, command.table)
     seeds = tuple(dict.fromkeys(command.seeds))
-    jobs = missing(recipes, seeds, stored, command.runs)
-    console.print(f"{len(jobs)} of {len(recipes) * len(seeds)} runs are missing")
-    _check_together(command, recipes)
-    work = _Work(command, recipes, jobs, stored, root, device, deadline, console)
+    jobs = missing(plans, seeds, stored, command.runs)
+    console.print(f"{len(jobs)} of {len(plans) * len(seeds)} runs are missing")
+    _check_together(command, [plan.recipe for plan in plans])
+    work = _Work(command, plans, jobs, stored, root, device, deadline, console)
     failed = _apart(work) if command.jobs > 1 else _here(work)
-    left = len(missing(recipes, seeds, results.read(command.results, command.table), command.runs))
+    left = len(missing(plans, seeds, results.read(command.results, command.table), command.runs))
     if deadline is not None and left > failed:
         console.print(f"{left - failed} left for another call: --budget was too short for them")
     return failed
@@ -178,13 +139,16 @@ def _here(work: _Work) -> int:
     while group := list(islice(queue, command.together)):
         begun: list[tuple[Job, RunFolder, dict[str, Any]]] = []
         runs: list[Callable[[], Outcome]] = []
-        ready = _ready(group, work.recipes, command, console)
+        ready = _ready(group, work.plans, command, console)
         failed += len(group) - len(ready)
         if not ready:
             continue
         streams = [stream_of_its_own(device) if len(ready) > 1 else nullcontext() for _ in ready]
         for job, stream in zip(ready, streams, strict=True):
             sets = load(job.recipe.data)
+            if job.plan.given is not None and not job.begun:
+                fitted = fit(job.recipe, sets, job.plan.given, job.seed, device, options, console)
+                job = replace(job, recipe=fitted)
             folder, environment = open_folder(job, command, device, len(ready))
             label = f"{job.recipe.row} {job.seed}" if command.together > 1 else ""
             with stream:
@@ -207,8 +171,8 @@ def _here(work: _Work) -> int:
 def _apart(work: _Work) -> int:
     """Do the jobs in processes of their own."""
     command, console, device, jobs = work.command, work.console, work.device, work.jobs
-    for recipe in work.recipes:  # a mistake is better refused here than in every process
-        fixed = task_of(recipe.data).fixed
+    for plan in work.plans:  # a mistake is better refused here than in every process
+        fixed = task_of(plan.recipe.data).fixed
         choose_mode(device, World(), command.compiled, command.captured, fixed=fixed)
     if device.type == "cuda" and len(jobs) > 1 and not mps_runs():
         console.print(MPS, style="yellow", markup=False, soft_wrap=True)
@@ -218,7 +182,7 @@ def _apart(work: _Work) -> int:
         size,
         train_apart,
         (command, work.deadline, size),
-        complete=partial(with_others, recipes=work.recipes, command=command),
+        complete=partial(with_others, plans=work.plans, command=command),
         stored=work.stored,
         where=command.results,
         console=console,
@@ -260,10 +224,10 @@ def _check_together(command: ReproduceCommand, recipes: list[Recipe]) -> None:
             )
 
 
-def _with_data(recipes: list[Recipe], root: Path, console: Console) -> list[Recipe]:
-    """Return the recipes without the tasks of GLUE whose files are not there, and say so."""
+def _with_data(plans: list[Plan], root: Path, console: Console) -> list[Plan]:
+    """Return the plans without the tasks of GLUE whose files are not there, and say so."""
     lacking: dict[str, DataNotFoundError] = {}
-    for recipe in recipes:
+    for recipe in (plan.recipe for plan in plans):
         if recipe.data.length is not None:
             task = get_task(recipe.data.name)
             try:
@@ -271,7 +235,7 @@ def _with_data(recipes: list[Recipe], root: Path, console: Console) -> list[Reci
                     find_file(root, task, part)
             except DataNotFoundError as error:
                 lacking[task.name] = error
-    kept = [recipe for recipe in recipes if recipe.data.name not in lacking]
+    kept = [plan for plan in plans if plan.recipe.data.name not in lacking]
     if lacking and not kept:
         raise next(iter(lacking.values()))
     for sentence in lacking.values():
@@ -280,13 +244,13 @@ def _with_data(recipes: list[Recipe], root: Path, console: Console) -> list[Reci
 
 
 def _ready(
-    group: list[Job], recipes: list[Recipe], command: ReproduceCommand, console: Console
+    group: list[Job], plans: list[Plan], command: ReproduceCommand, console: Console
 ) -> list[Job]:
     """Return the jobs whose teachers and first stages are there; say what the others lack."""
     ready = []
     for job in group:
         try:
-            ready.append(with_others(job, recipes, command))
+            ready.append(as_it_began(with_others(job, plans, command)))
         except CheckpointMismatchError as error:
             console.print(str(error), style="red", markup=False, soft_wrap=True)
     return ready

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -34,7 +33,7 @@ from surge.recipes import list_recipes as recipe_names
 from surge.recipes.placing import placed
 from surge.recipes.recipe import Recipe
 from surge.recipes.voc import shortened
-from surge.train.budget import fitted
+from surge.train.budget import as_begun, fitted, in_seconds, seconds_of
 from surge.train.build import Sets, load_sets
 from surge.train.distributed import World, joined
 from surge.train.loop import LoopOptions, Outcome, Trainer
@@ -83,18 +82,6 @@ def choose_device(name: str | None) -> torch.device:
     return torch.device("cuda", index)
 
 
-def seconds_of(budget: str) -> float:
-    """Return the seconds in ``90s``, ``9m`` or ``2h``.
-
-    >>> seconds_of("9m")
-    540.0
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", budget.strip())
-    if not found:
-        raise ConfigError(f'--budget "{budget}" is not a time like 90s, 9m or 2h.')
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
-
-
 def deadline_of(budget: str | None) -> float | None:
     """Return when a budget that starts now is spent, by ``time.monotonic``."""
     return None if budget is None else time.monotonic() + seconds_of(budget)
@@ -140,8 +127,13 @@ def train_one(command: TrainCommand, console: Console) -> None:
             sets = _loaded(recipe, command)
             task_of(recipe.data).check(recipe, sets, world.size)
             if command.budget is not None and recipe.train.schedule == "steps":
-                console.print(f"timing a few steps and a test, to fit {command.budget}")
-                recipe = _fit(recipe, sets, command.budget, environment, device, options, world)
+                if world.size > 1:
+                    raise ConfigError("--budget fits a schedule in one process: drop torchrun.")
+                given = environment["overrides"]["budget"] = in_seconds(command.budget)
+                if again and folder.begun:
+                    recipe = as_begun(recipe, folder.path)
+                else:
+                    recipe = fit(recipe, sets, given, environment["seed"], device, options, console)
                 options = replace(options, deadline=None)
             environment = taken_up(folder, recipe, environment) if again else environment
             create = partial(make, folder, recipe, environment, world, device, anew=again)
@@ -168,21 +160,19 @@ def _record_every(command: TrainCommand) -> int | None:
     return (command.record_every or 0) if asked else None
 
 
-def _fit(
+def fit(
     recipe: Recipe,
     sets: Sets,
-    budget: str,
-    environment: dict[str, Any],
+    time_given: str,
+    seed: int,
     device: torch.device,
     options: LoopOptions,
-    world: World,
+    console: Console,
 ) -> Recipe:
-    """Return the recipe with a schedule that takes as long as the budget."""
-    if world.size > 1:
-        raise ConfigError("--budget fits a schedule in one process only; drop torchrun.")
-    environment["overrides"]["budget"] = budget
-    seed = int(environment["seed"])
-    return fitted(recipe, sets, seconds_of(budget), seed=seed, device=device, options=options)
+    """Return the recipe with a schedule that takes as long as the time that is given."""
+    console.print(f"{recipe.name}, seed {seed}: timing steps and a test, to fit {time_given}")
+    seconds = seconds_of(time_given)
+    return fitted(recipe, sets, seconds, seed=seed, device=device, options=options)
 
 
 def _wanted(command: TrainCommand, device: torch.device) -> tuple[Recipe, dict[str, Any]]:

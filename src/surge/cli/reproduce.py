@@ -23,6 +23,8 @@ class ReproduceCommand:
         surge reproduce cifar10 --table-only
         surge reproduce imagenet --data /srv/imagenet --seeds 0
         surge reproduce glue --model bert --rows mrpc-bit mrpc-bit-surge --seeds 0 --budget 9m
+        surge reproduce glue --model bert --rows mrpc-bit mrpc-bit-surge --each 60s --budget 9m
+        surge reproduce cifar10 --rows resnet20-recu resnet20-recu-surge --eta 0.001 0.1 --epochs 60
         surge reproduce voc --short --backbone resnet18.pth --seeds 0 --budget 9m
     """
 
@@ -40,6 +42,14 @@ class ReproduceCommand:
     """Seeds to run; every row of a seed starts from the same weights and sees the same data."""
     epochs: int | None = None
     """Another number of epochs than the recipes say."""
+    each: str | None = None
+    """Fit the schedule of every student to this time (90s, 15m), so that both arms of a pair train
+    equally long, however many steps that is (GLUE); teachers are trained in full. A trial times
+    the steps and does not count, nor does compiling. Not with --jobs or --together."""
+    eta: tuple[float, ...] = ()
+    """Add a row for each of these shares to every row with SURGE: <row>-eta0.1."""
+    fixed_scale: tuple[float, ...] = ()
+    """Add a row for each of these scales, which is then not adapted: <row>-fixed0.1."""
     size: int | None = None
     """Side of the crops that networks see (imagenet, imagenette), longer side of images (voc)."""
     held_out: bool = False

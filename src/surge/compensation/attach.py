@@ -63,6 +63,8 @@ def compensate_(
     seen: dict[str, Seen] = {}
     if example_input is None and options.share < 1 and options.chosen == "saliency":
         raise ConfigError('chosen="saliency" needs example_input, to see what is clipped.')
+    if example_input is None and options.dose == "delivered":
+        raise ConfigError('dose="delivered" needs example_input, to find the clamps.')
     if example_input is not None:
         seen = dry_run(model, chosen, example_input, measured=options.chosen == "saliency")
         for name in [name for name in chosen if not seen[name].needs_gradient]:
@@ -80,6 +82,9 @@ def compensate_(
     }
     for name, layer in chosen.items():
         path = paths[name]
+        clamp = seen[name].clamp if name in seen else None
+        if options.dose == "delivered" and clamp and isinstance(path, AuxiliaryPath):
+            path.bounds = (clamp.min_val, clamp.max_val)
         if name in clamps and isinstance(path, AuxiliaryPath):
             clamps[name].__class__ = RecordingHardtanh
             path.clamp = (cast(RecordingHardtanh, clamps[name]),)

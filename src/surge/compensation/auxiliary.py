@@ -58,6 +58,8 @@ class AuxiliaryPath(Path):
         """Training forwards so far; compiled ones are not counted."""
         self.learning = True
         self.clamp: tuple[RecordingHardtanh, ...] = ()
+        self.bounds: tuple[float, float] | None = None
+        """Of the clamp that feeds the layer, where only what that passes is to be injected."""
         self.alignment: Tensor | None = None
         self.growth: Callable[[], Tensor] | None = None
         """After a step: the factor by which what the weight learned changed the norm of g_a."""
@@ -111,7 +113,7 @@ class AuxiliaryPath(Path):
         """Run the main path between the tap and the injection."""
         self._check(layer)
         outside = self.options.aux_input != "sign_input"
-        entry = tap(x, self.probes["main"]) if outside else x
+        entry = self._tapped(x, x) if outside else x
         z = layer.method.prepare_input(entry)
         meets = False
         if outside:
@@ -126,7 +128,7 @@ class AuxiliaryPath(Path):
             tapped = value = z.detach()
             y = layer.operate(binary, value)
         else:
-            route, tapped = z, tap(z, self.probes["main"])
+            route, tapped = z, self._tapped(z, x)
             value = tapped.detach()
             y = self._main(layer, tapped)
         if self.options.align:
@@ -143,7 +145,7 @@ class AuxiliaryPath(Path):
             made.weight,
             self.scale,
             self.probes["auxiliary"],
-            self.weighting(layer, tapped.detach()),
+            self.weighting(layer, x.detach(), tapped.detach()),
             None if self.source is None else self.source.draw(),
             *self.arguments(layer),
             made.gain,
@@ -156,8 +158,10 @@ class AuxiliaryPath(Path):
     def _plain(self) -> bool:
         """Return whether nothing but a scale comes between g_a and z."""
         o = self.options
-        uniform = o.scope == "all" and o.dose == "uniform"
-        return uniform and not (o.noise or o.align or o.weight_side)
+        masked = o.scope != "all" or self.bounds is not None
+        return not (masked or o.dose == "clipped_share") and not (
+            o.noise or o.align or o.weight_side
+        )
 
     def _fuses(self, layer: BinaryLayer, z: Tensor) -> bool:
         return (
@@ -219,19 +223,36 @@ class AuxiliaryPath(Path):
         )
         return layer.method.scale_output(y, z)
 
-    def weighting(self, layer: BinaryLayer, z: Tensor) -> Tensor | None:
-        """Return what multiplies g_a: the scope's mask, the dose of every channel; None for 1."""
-        options = self.options
-        if options.scope == "all" and options.dose == "uniform":
-            return None
+    def weighting(self, layer: BinaryLayer, x: Tensor, z: Tensor) -> Tensor | None:
+        """Return what multiplies g_a: masks, and the dose of every channel; None for 1.
+
+        ``x`` is the input of the layer, ``z`` the tensor that enters sign.
+        """
+        options, kept = self.options, self._passed(x)
+        if options.scope == "all" and options.dose != "clipped_share":
+            return kept
         clipped = layer.method.surrogate_is_zero(z)
-        kept = clipped if options.scope == "clipped" else ~clipped
-        weighting = kept if options.scope != "all" else torch.ones_like(clipped)
-        if options.dose == "uniform":
-            return weighting
+        if options.scope != "all":
+            inside = clipped if options.scope == "clipped" else ~clipped
+            kept = inside if kept is None else inside & kept
+        if options.dose != "clipped_share":
+            return kept
         channels = layer.geometry.feature_dim(clipped)
         others = [d for d in range(clipped.dim()) if d != channels]
-        return weighting * clipped.float().mean(dim=others, keepdim=True)
+        share = clipped.float().mean(dim=others, keepdim=True)
+        return share * (torch.ones_like(clipped) if kept is None else kept)
+
+    def _tapped(self, z: Tensor, x: Tensor) -> Tensor:
+        """Return ``z``; the norm of its gradient is noted, as far as that passes the clamp."""
+        tapped, passed = tap(z, self.probes["main"]), self._passed(x.detach())
+        return tapped if passed is None else torch.where(passed, tapped, z)
+
+    def _passed(self, x: Tensor) -> Tensor | None:
+        """Return where the clamp whose output is x passes gradients; None for everywhere."""
+        if self.bounds is None:
+            return None
+        low, high = self.bounds
+        return (x > low) & (x < high)  # as its backward has it: not at the bounds
 
     def _preactivation(self) -> Tensor:
         return cast(Tensor, self.clamp[0].preactivation)

@@ -28,9 +28,10 @@ class PathOptions:
     """Norm in the denominator of the scale: of g_a, or of scale * g_a (its fixed point)."""
     decay: Literal["none", "cosine"] = "none"
     """Let the dose fall to zero over training."""
-    dose: Literal["uniform", "clipped_share"] = "uniform"
+    dose: Literal["uniform", "clipped_share", "delivered"] = "uniform"
     """Spread g_a evenly, or over channels in proportion to their clipped share, which is counted
-    like a norm's statistics: in one forward of one process."""
+    like a norm's statistics: in one forward of one process. ``delivered``: eta is the share of what
+    arrives below the Hardtanh that feeds a layer; nothing is injected where that passes nothing."""
     weight_side: float = 0.0
     """Share of the weight gradient's norm added to it as z * G. Both norms are those of a whole
     step, over micro-batches and ranks; that takes two tensors of the weight's size per layer, and
@@ -67,7 +68,7 @@ class PathOptions:
             ("aux_input", get_args(Entry)),
             ("reading", ("unscaled", "scaled")),
             ("decay", ("none", "cosine")),
-            ("dose", ("uniform", "clipped_share")),
+            ("dose", ("uniform", "clipped_share", "delivered")),
             ("objective", ("follow", "bias", "frozen")),
             ("chosen", ("random", "saliency")),
             ("arithmetic", ("same", "fp8")),
@@ -126,6 +127,8 @@ def _check_together(options: PathOptions) -> None:
             'objective="bias" trains one weight to predict what is missing at the tensor that '
             f"enters sign; it does not combine with {', '.join(others)}."
         )
+    if options.dose == "delivered" and options.aux_input == "above_clamp":
+        raise ConfigError('aux_input="above_clamp" loses nothing: dose="delivered" does not apply.')
     if options.fixed_scale is not None and _changed(options, "decay", "reading", "signed"):
         raise ConfigError(
             "fixed_scale= never changes, so decay=, reading= and signed= do not apply to it."

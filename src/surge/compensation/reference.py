@@ -46,6 +46,8 @@ class LayerGradients:
     """G, at the layer's output."""
     entering: Tensor
     """z, the tensor itself."""
+    weighting: Tensor | None = None
+    """What g_a was multiplied by, where it is not injected evenly."""
 
     @property
     def optimum(self) -> Tensor:
@@ -69,9 +71,9 @@ def _signs(layer: BinaryLayer, z: Tensor) -> Tensor:
 @contextmanager
 def _recording(
     layers: list[BinaryLayer], sharpness: float | None
-) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Let layers note (z, y) of a forward without auxiliary path; a sharpness makes it smooth."""
-    notes: dict[BinaryLayer, tuple[Tensor, Tensor]] = {}
+) -> Iterator[list[tuple[Tensor, Tensor, Tensor]]]:
+    """Let layers note (x, z, y) of a forward without auxiliary path; a sharpness smooths it."""
+    notes: dict[BinaryLayer, tuple[Tensor, Tensor, Tensor]] = {}
 
     def forward(layer: BinaryLayer, x: Tensor) -> Tensor:
         z = layer.method.prepare_input(x)
@@ -83,10 +85,10 @@ def _recording(
                 "A layer ran twice in one forward: what its gradients are to be compared with is "
                 "defined for one call."
             )
-        notes[layer] = (z, y)
+        notes[layer] = (x, z, y)
         return y if layer.bias is None else y + layer.geometry.along_output(layer.bias)
 
-    held: list[tuple[Tensor, Tensor]] = []
+    held: list[tuple[Tensor, Tensor, Tensor]] = []
     for layer in layers:
         layer.forward = MethodType(forward, layer)  # type: ignore[method-assign]
     try:
@@ -99,19 +101,19 @@ def _recording(
 
 def _gradients(
     model: nn.Module, layers: list[BinaryLayer], loss: Loss, sharpness: float | None
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return (z, dL/dz, dL/dy) of every layer; parameters, buffers and ``.grad`` do not change."""
+) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Return (x, z, dL/dz, dL/dy) of every layer; parameters and buffers do not change."""
     with restored(model):
         with torch.enable_grad(), _recording(layers, sharpness) as held:
             value = loss()
-        if not all(z.requires_grad for z, _ in held):
+        if not all(z.requires_grad for _, z, _ in held):
             raise ConfigError(
                 "A compensated layer sees an input that needs no gradient, so that none can be "
                 "compared there; give compensate_ an example_input, and it leaves the layer out."
             )
-        found = torch.autograd.grad(value, [tensor for pair in held for tensor in pair])
-    values = [z.detach() for z, _ in held]
-    return list(zip(values, found[0::2], found[1::2], strict=True))
+        found = torch.autograd.grad(value, [tensor for _, *pair in held for tensor in pair])
+    inputs, entering = ([notes[i].detach() for notes in held] for i in (0, 1))
+    return list(zip(inputs, entering, found[0::2], found[1::2], strict=True))
 
 
 def measure(
@@ -142,29 +144,34 @@ def measure(
     with torch.random.fork_rng(list(devices)):
         smooth = _gradients(model, order, loss, sharpness)
     result = {}
-    for (name, layer), (z, main, output), (_, reference, _) in zip(
+    for (name, layer), (x, z, main, output), (_, _, reference, _) in zip(
         layers.items(), binary, smooth, strict=True
     ):
-        auxiliary = _auxiliary_gradient(paths[name], layer, z, output)
-        result[name] = LayerGradients(main, auxiliary, reference, output, z)
+        weighting = paths[name].weighting(layer, x, z)
+        auxiliary = _auxiliary_gradient(paths[name], layer, z, output, weighting)
+        result[name] = LayerGradients(main, auxiliary, reference, output, z, weighting)
     return result
 
 
 def _auxiliary_gradient(
-    path: AuxiliaryPath, layer: BinaryLayer, z: Tensor, output: Tensor
+    path: AuxiliaryPath, layer: BinaryLayer, z: Tensor, output: Tensor, weighting: Tensor | None
 ) -> Tensor:
     weight = path.effective_weight(layer).detach()
     *convolution, groups = path.arguments(layer)
     found = input_gradient(output, z.shape, weight, convolution if convolution[0] else (), groups)
-    weighting = path.weighting(layer, z)
     return found if weighting is None else found * weighting.to(found.dtype)
 
 
 def _growth(
-    path: AuxiliaryPath, layer: BinaryLayer, z: Tensor, output: Tensor, before: Tensor
+    path: AuxiliaryPath,
+    layer: BinaryLayer,
+    z: Tensor,
+    output: Tensor,
+    weighting: Tensor | None,
+    before: Tensor,
 ) -> Tensor:
     """Return the norm of g_a with the weight of now over the one before, for the same z and G."""
-    now = squared_norm(_auxiliary_gradient(path, layer, z, output))
+    now = squared_norm(_auxiliary_gradient(path, layer, z, output, weighting))
     new, old = summed_over_ranks(torch.stack([now, before])).unbind()
     return (new / old).sqrt()
 
@@ -238,6 +245,7 @@ def learn_bias_(
         gradient = torch.empty_like(path.weight).copy_((sums[:-2] / size).view_as(gradient))
         path.weight.grad = gradient if path.weight.grad is None else path.weight.grad + gradient
         before = squared_norm(found.auxiliary)
-        path.growth = partial(_growth, path, layers[name], found.entering, found.output, before)
+        held = (found.entering, found.output, found.weighting, before)
+        path.growth = partial(_growth, path, layers[name], *held)
         total += float(error / size) / 2
     return total / len(measured)

@@ -16,6 +16,8 @@ VARIANTS: dict[str, PathOptions] = {
     "dpgc": PathOptions(fixed_scale="initial"),
     "clipped": PathOptions(scope="clipped"),
     "unclipped": PathOptions(scope="unclipped"),
+    "delivered": PathOptions(dose="delivered"),
+    "clipped-delivered": PathOptions(scope="clipped", dose="delivered"),
     "copied": PathOptions(auxiliary="copied"),
     "tied": PathOptions(auxiliary="tied", eta=0.2, decay="cosine"),
     "1x1": PathOptions(auxiliary="pointwise"),
@@ -57,6 +59,25 @@ def split_variant(variant: str) -> tuple[str, str | None, float]:
         return found["rest"] or "", SWEPT[found["word"]], float(found["value"])
     except ValueError:
         return variant, None, 0.0
+
+
+def has_number(row: str) -> bool:
+    """Return whether a row's name ends with a number of its own.
+
+    >>> has_number("resnet20-recu-surge-eta0.1"), has_number("resnet20-recu-surge-tied")
+    (True, False)
+    """
+    variant = row.partition("-surge")[2].removeprefix("-")
+    return split_variant(variant)[1] is not None
+
+
+def with_number(row: str, word: str, value: float) -> str:
+    """Return a row with SURGE that has a number of its own for a setting of ``SWEPT``.
+
+    >>> with_number("cnn-recu-surge", "eta", 1e-4), with_number("cnn-recu-surge-tied", "eta", 1)
+    ('cnn-recu-surge-eta0.0001', 'cnn-recu-surge-tied-eta1')
+    """
+    return f"{row}-{word}{value:.12g}".replace("+", "")
 
 
 def row_with(row: str, variant: str) -> str:

@@ -9,9 +9,11 @@ from pathlib import Path
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, list_recipes
+from surge.recipes.variants import has_number
 from surge.study import (
     common_figure,
     cost_table,
+    fixed_time,
     glue_intervals,
     latency_table,
     less_table,
@@ -84,7 +86,8 @@ def _unchanged(folder: Path, table: str) -> list[Result]:
         except ConfigError:  # a row of an earlier version
             continue
         held_out = "held out" in result.data or "first " in result.data
-        if not held_out and not result.setting and result.metric == recipe.metric:
+        changed = result.setting or has_number(result.row)  # which make curves of their own
+        if not held_out and not changed and result.metric == recipe.metric:
             kept.append(result)
     return kept
 
@@ -119,6 +122,7 @@ PAGES: dict[str, dict[str, Section]] = {
         "common": common,
         **{name: partial(stored_table, name) for name in ("imagenette", "voc", "glue")},
         "glue-intervals": glue_intervals.section,
+        "fixed-time": fixed_time.section,
     },
     "docs/findings.md": {
         "tails": tails.section,

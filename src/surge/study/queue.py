@@ -1,17 +1,43 @@
 """The queue of a table: which runs are missing, which are half done, what fits the time."""
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from surge.recipes.placing import start_of, teacher_of
 from surge.recipes.recipe import Recipe
-from surge.study.results import Result, data_name, select
+from surge.study.results import Result, data_name, select, setting_of
+from surge.train.budget import seconds_of
 from surge.train.run import RunFolder
 
 Key = tuple[str, int]
 """The name of a recipe, and a seed."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A recipe that is to be run, and what was changed in it, as results record it."""
+
+    recipe: Recipe
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> str | None:
+        """The time that the schedule is fitted to, if it is."""
+        found: str | None = self.overrides.get("budget")
+        return found
+
+    def among(self, results: Sequence[Result], **wanted: object) -> list[Result]:
+        """Return the stored runs of this plan, whatever their length, that are as wanted."""
+        return select(
+            results,
+            row=self.recipe.row,
+            data=data_name(self.recipe),
+            setting=setting_of(self.overrides),
+            **wanted,
+        )
 
 
 @dataclass(frozen=True)
@@ -21,6 +47,12 @@ class Job:
     recipe: Recipe
     seed: int
     folder: Path
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> Plan:
+        """What it is a run of."""
+        return Plan(self.recipe, self.overrides)
 
     @property
     def begun(self) -> bool:
@@ -40,32 +72,27 @@ class Job:
         return {(name, self.seed) for name in names}
 
 
-def folder_of(recipe: Recipe, seed: int, runs: Path) -> Path:
-    """Return where the run of a recipe and a seed is kept."""
-    name = f"{recipe.name}-{recipe.train.epochs}ep{'-val' * recipe.data.held_out}"
+def folder_of(plan: Plan, seed: int, runs: Path) -> Path:
+    """Return where the run of a plan and a seed is kept."""
+    recipe, length = plan.recipe, plan.given or f"{plan.recipe.train.epochs}ep"
+    name = f"{recipe.name}-{length}{'-val' * recipe.data.held_out}"
     if recipe.data.size is not None:
         name += f"-{recipe.data.size}px"
     return runs / f"{name}-seed{seed}"
 
 
 def missing(
-    recipes: Sequence[Recipe], seeds: Sequence[int], results: Sequence[Result], runs: Path
+    plans: Sequence[Plan], seeds: Sequence[int], results: Sequence[Result], runs: Path
 ) -> list[Job]:
     """Return the runs to do: begun ones first, then seed by seed so that pairs complete."""
     jobs = []
     for seed in seeds:
-        for recipe in recipes:
-            stored = select(
-                results,
-                row=recipe.row,
-                seed=seed,
-                epochs=recipe.train.epochs,
-                data=data_name(recipe),
-                metric=recipe.metric,
-                setting="",
-            )
-            if not stored:
-                jobs.append(Job(recipe, seed, folder_of(recipe, seed, runs)))
+        for plan in plans:
+            recipe = plan.recipe
+            # How many epochs fit a time is not known before.
+            length = {} if plan.given else {"epochs": recipe.train.epochs}
+            if not plan.among(results, seed=seed, metric=recipe.metric, **length):
+                jobs.append(Job(recipe, seed, folder_of(plan, seed, runs), plan.overrides))
     return sorted(jobs, key=lambda job: not job.begun)
 
 
@@ -74,19 +101,14 @@ def expected_seconds(
 ) -> float | None:
     """Return how long this run should take, from a stored one of the same row, if there is one.
 
-    One on other data or with other settings tells nothing. Runs with more neighbours than this one
-    will have took too long to tell. Those with fewer say how long it takes at least.
+    One that is fitted to a time takes that, after a trial. One on other data or with other settings
+    tells nothing. Runs with more neighbours than this one will have took too long to tell. Those
+    with fewer say how long it takes at least.
     """
+    if job.plan.given is not None:
+        return seconds_of(job.plan.given)
     known = [
-        r
-        for r in select(
-            results,
-            row=job.recipe.row,
-            hardware=hardware,
-            data=data_name(job.recipe),
-            setting="",
-        )
-        if r.side_by_side <= side_by_side
+        r for r in job.plan.among(results, hardware=hardware) if r.side_by_side <= side_by_side
     ]
     nearest = max((r.side_by_side for r in known), default=0)
     rates = [r.seconds / r.epochs for r in known if r.side_by_side == nearest]

@@ -40,6 +40,8 @@ class Result:
     """How many runs the machine did at once, at most: ``seconds`` are those of a shared one."""
     delivered: float | None = None
     """Share of the auxiliary gradient below the clamp, over the main one: mean over the epochs."""
+    steps: int | None = None
+    """Steps of a schedule that was fitted to a time; None where epochs say how long it was."""
 
     @property
     def setting(self) -> str:
@@ -47,8 +49,17 @@ class Result:
 
         Such a run is not a run of its row: tables keep it apart.
         """
-        changed = {k: v for k, v in self.overrides.items() if k not in NEUTRAL}
-        return ", ".join(f"{key}={changed[key]}" for key in sorted(changed))
+        return setting_of(self.overrides)
+
+
+def setting_of(overrides: Mapping[str, Any]) -> str:
+    """Return what was changed in a recipe itself, as text.
+
+    >>> setting_of({"epochs": 3, "eta": 0.1, "budget": "60s"})
+    'budget=60s, eta=0.1'
+    """
+    changed = sorted(key for key in overrides if key not in NEUTRAL)
+    return ", ".join(f"{key}={overrides[key]}" for key in changed)
 
 
 def data_name(recipe: Recipe) -> str:
@@ -89,6 +100,7 @@ def make_result(
         commit=_over_time(environment, lambda place: place.get("commit")),
         side_by_side=int(environment.get("side_by_side", 1)),
         delivered=delivered,
+        steps=recipe.train.steps,
     )
 
 

@@ -1,10 +1,10 @@
 r"""The curves over eta and over fixed scales, from stored results alone.
 
     surge reproduce cifar10 --epochs 20 --held-out --rows resnet20-recu resnet20-recu-surge \
-        resnet20-recu-surge-eta0.001 resnet20-recu-surge-eta0.1 resnet20-recu-surge-fixed0.1
+        --eta 0.001 0.1 --fixed-scale 0.1
 
-stores what they need: a row's name carries the number. Runs of ``surge train --eta`` and
-``--fixed-scale`` count too.
+stores what they need: rows whose names carry the number (``resnet20-recu-surge-eta0.1``). Runs of
+``surge train --eta`` and ``--fixed-scale`` count too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from surge.compensation.options import PathOptions
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
-from surge.recipes.variants import SWEPT, split_variant
+from surge.recipes.variants import SWEPT, has_number, split_variant
 from surge.study import figures
 from surge.study.figures import COLOURS, Row
 from surge.study.results import Result
@@ -113,8 +113,7 @@ def _decides(result: Result) -> bool:
 
 def _swept(result: Result) -> bool:
     """Return whether a run has another eta than its row is known with."""
-    variant = result.row.partition("-surge")[2].removeprefix("-")
-    return split_variant(variant)[1] is not None or result.overrides.get("eta") is not None
+    return has_number(result.row) or result.overrides.get("eta") is not None
 
 
 def rows(results: Sequence[Result], key: str) -> list[Row]:

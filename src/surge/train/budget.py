@@ -2,6 +2,7 @@
 
 import gc
 import math
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 
+from surge.errors import ConfigError
 from surge.recipes.recipe import Recipe
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder
@@ -22,6 +24,33 @@ TIMED = 20
 RESERVE = 0.98
 TRIAL = 0.1
 """Share of the time after which no further step is warmed up with, or timed."""
+
+
+def seconds_of(text: str, option: str = "--budget") -> float:
+    """Return the seconds in ``90s``, ``9m`` or ``2h``.
+
+    >>> seconds_of("9m")
+    540.0
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if not found:
+        raise ConfigError(f'{option} "{text}" is not a time like 90s, 9m or 2h.')
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def in_seconds(text: str, option: str = "--budget") -> str:
+    """Return a time as results record it: the same words for the same time.
+
+    >>> in_seconds("15m"), in_seconds("900")
+    ('900s', '900s')
+    """
+    return f"{seconds_of(text, option):.12g}s"
+
+
+def as_begun(recipe: Recipe, folder: Path) -> Recipe:
+    """Return a recipe with the steps that the run in a folder was fitted with when it began."""
+    held = RunFolder.open(folder)[1].train
+    return replace(recipe, train=replace(recipe.train, steps=held.steps, epochs=held.epochs))
 
 
 def fitted(

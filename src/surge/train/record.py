@@ -144,7 +144,8 @@ def _look(
     total = main
     if path is not None:
         value = (entry if above is None else above.to(wide)).detach()
-        injected, of_auxiliary = _auxiliary(path, layer, value, z.detach(), gradient)
+        weighting = path.weighting(layer, x, z.detach())
+        injected, of_auxiliary = _auxiliary(path, layer, value, weighting, gradient)
         total = main + path.scale * injected
         row |= {
             "auxiliary_norm": _number(squared_norm(injected).sqrt()),
@@ -160,7 +161,11 @@ def _look(
 
 
 def _auxiliary(
-    path: AuxiliaryPath, layer: BinaryLayer, value: Tensor, z: Tensor, gradient: Tensor
+    path: AuxiliaryPath,
+    layer: BinaryLayer,
+    value: Tensor,
+    weighting: Tensor | None,
+    gradient: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return g_a as it is injected, without the scale, and value * G."""
     weight = path.effective_weight(layer).detach()
@@ -169,7 +174,6 @@ def _auxiliary(
         gradient, value, weight, convolution if convolution[0] else (), groups, (True, True)
     )
     assert found is not None and of_weight is not None
-    weighting = path.weighting(layer, z)
     if weighting is not None:
         found = found * weighting.to(found.dtype)
     if path.source is not None:
