@@ -46,9 +46,9 @@ def test_classify_recognises_test_images_as_the_data_set_says(engine, data_dir, 
         for answer, label in zip(found, images.labels.tolist(), strict=True)
     ]
     accuracy = 100 * np.mean(right)
-    assert accuracy > 80
+    assert accuracy > 85
     # PNG keeps every pixel: the command is the file on the data set, image by image.
-    assert accuracy == pytest.approx(engine_accuracy(pretrained_path("resnet20-cifar10"), images))
+    assert accuracy == pytest.approx(engine_accuracy(pretrained_path("vggsmall-cifar10"), images))
     for answer in found[:3]:
         chances = [entry["probability"] for entry in answer["top"]]
         assert len(chances) == 5 and chances == sorted(chances, reverse=True)

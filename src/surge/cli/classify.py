@@ -26,7 +26,7 @@ class ClassifyCommand:
 
     images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE...")]
     """Files that Pillow can read: PNG, JPEG, WebP, ..."""
-    model: str = "resnet20-cifar10"
+    model: str = "vggsmall-cifar10"
     """A network that is shipped, or a packed file."""
     top: int = 5
     """How many classes to name."""

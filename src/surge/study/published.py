@@ -27,6 +27,7 @@ from surge.study import (
     step_profile,
     tails,
 )
+from surge.study.box_table import section as box_section
 from surge.study.glue_tables import align_section, overhead_section, packed_section
 from surge.study.markers import replaced
 from surge.study.rest_table import section as rest_section
@@ -135,6 +136,7 @@ PAGES: dict[str, dict[str, Section]] = {
         "packed": packed_section,
     },
     "docs/deploying.md": {
+        "box": box_section,
         "inference": latency_table.section,
         "threads": threads_section,
         "rest": rest_section,
