@@ -146,6 +146,17 @@ def test_all_rows_are_the_default(reproduce):
         assert f"| {row} |" in out
 
 
+def test_a_run_that_is_known_to_be_too_long_is_named_with_its_time(reproduce, tmp_path):
+    reproduce(*ROWS[:2], "--seeds", "0")
+    where = tmp_path / "results" / "digits.jsonl"
+    line = json.loads(where.read_text())
+    where.write_text(json.dumps({**line, "seconds": 400.0}) + "\n")
+    code, out, _ = reproduce(*ROWS[:2], "--seeds", "1", "--budget", "60s")
+    row = ROWS[1]
+    assert code == 0 and f"too short for them (as stored: {row} 400 s)" in out
+    assert not folder(tmp_path, row, 1).exists()
+
+
 def test_budget_stops_and_the_next_call_goes_on(reproduce, tmp_path):
     reproduce(*ROWS, "--seeds", "0", "--runs", "whole", "--results", "whole")
     code, out, _ = reproduce(*ROWS, "--seeds", "0", "--budget", "0.001s")

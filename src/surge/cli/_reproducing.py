@@ -24,7 +24,7 @@ from surge.recipes import get_recipe, list_recipes
 from surge.recipes.recipe import Recipe
 from surge.study import fixed_time, results, row_speed
 from surge.study.glue_tables import averages_section, metrics_section
-from surge.study.queue import Job, Plan, fitting, missing
+from surge.study.queue import Job, Plan, expected_seconds, fitting, missing
 from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets
 from surge.train.distributed import World, process_count
@@ -116,10 +116,21 @@ def _work(command: ReproduceCommand, plans: list[Plan], console: Console) -> int
     _check_together(command, [plan.recipe for plan in plans])
     work = _Work(command, plans, jobs, stored, root, device, deadline, console)
     failed = _apart(work) if command.jobs > 1 else _here(work)
-    left = len(missing(plans, seeds, results.read(command.results, command.table), command.runs))
-    if deadline is not None and left > failed:
-        console.print(f"{left - failed} left for another call: --budget was too short for them")
+    left = missing(plans, seeds, results.read(command.results, command.table), command.runs)
+    if deadline is not None and len(left) > failed:
+        many = f"{len(left) - failed} left for another call: --budget was too short for them"
+        console.print(f"{many}{_lengths(left, work)}", markup=False, soft_wrap=True)
     return failed
+
+
+def _lengths(left: list[Job], work: _Work) -> str:
+    """Say how long the rows take that were not begun, where that is known."""
+    count = max(work.command.jobs, work.command.together)
+    kind = hardware(work.device)
+    waiting = {job.recipe.row: job for job in left if not job.begun}
+    known = {row: expected_seconds(job, work.stored, kind, count) for row, job in waiting.items()}
+    words = [f"{row} {seconds:.0f} s" for row, seconds in known.items() if seconds is not None]
+    return f" (as stored: {', '.join(words)})" if words else ""
 
 
 def _here(work: _Work) -> int:
