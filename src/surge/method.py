@@ -184,12 +184,6 @@ class Method(nn.Module):
     """Whether inputs have two values of any size, such as 0 and a, and weights one magnitude. In
     evaluation the layer then sums whole numbers, as the engine does."""
 
-    def unit_worth(self, weight: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the magnitude of all inputs that are not 0, and that of all weights, if each is
-        one number: products may then be sums of -1, 0 and 1.
-        """
-        return None
-
     def output_scale(self) -> Tensor | None:
         """Return the learnable factor per output feature, as a vector, if there is one."""
         return None

@@ -6,9 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surge.errors import UnsupportedLayerError
-from surge.layers import eight_bits
 from surge.layers.base import BinaryLayer
-from surge.layers.product import product_dtype
 from surge.method import Geometry
 
 
@@ -36,14 +34,6 @@ class BinaryLinear(BinaryLayer, nn.Linear):  # type: ignore[misc]
     def multiply(self, x: Tensor, weight: Tensor) -> Tensor:
         """Multiply without bias."""
         return F.linear(x, weight)
-
-    def product(self, binary: Tensor, weight: Tensor) -> Tensor:
-        """Multiply by a binarised weight, in 8 bits where that is exact and the hardware has it."""
-        if self.training and eight_bits.fits(binary, weight):
-            worth = self.method.unit_worth(self.weight)
-            if worth is not None:
-                return eight_bits.signs_linear(binary, weight, *worth, product_dtype(binary))
-        return super().product(binary, weight)
 
 
 class BinaryEmbedding(BinaryLayer, nn.Embedding):  # type: ignore[misc]

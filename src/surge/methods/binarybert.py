@@ -100,10 +100,6 @@ class BinaryBERT(ElasticInputs):
             return ternary_identity(weight, self.rows)
         return functional.scaled_sign_identity(weight, self.magnitude(weight))
 
-    def unit_worth(self, weight: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return level and magnitude; ternary weights have another one."""
-        return None if self.ternary else super().unit_worth(weight)
-
     def packed_weight(self, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Return the values, which in the ternary stage include 0, and the scales."""
         if not self.ternary:

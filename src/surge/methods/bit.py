@@ -71,10 +71,6 @@ class ElasticInputs(Method):
         assert self.level is not None
         return self.level.outside(z)
 
-    def unit_worth(self, weight: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the level of the inputs and the magnitude of the weights."""
-        return None if self.level is None else (self.level.used, self.magnitude(weight))
-
     def magnitude(self, weight: Tensor) -> Tensor:
         """Return mean(abs(w)) of the whole weight, or of every row of an embedding; a constant."""
         weight = weight.detach()
