@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from surge.compensation.eight_bits import transposed_linear
 from surge.compensation.noise import normal
 from surge.functional import is_channels_last, is_traced, operator, row_sums, widened
-from surge.layers.eight_bits import transposed_linear
 from surge.layers.product import transposed, transposed_factors
 
 

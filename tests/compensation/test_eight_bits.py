@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from surge.layers import eight_bits
+from surge.compensation import eight_bits
 from surge.layers.product import transposed
 
 WHERE = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
