@@ -142,6 +142,24 @@ def test_accuracy_is_shown_at_epochs_that_all_who_came_so_far_tested(tmp_path):
     ]  # fmt: skip
 
 
+def test_small_differences_at_the_end_do_not_fill_a_panel():
+    rows = [{"network": "n", "arm": f"a-b-{k}", "seed": 0, "value": 90 + k / 5} for k in (0, 1)]
+    (drawn,) = probe_figures.panels("final-metric", rows).values()
+    low, high = drawn.axes[0].get_xlim()
+    assert (high - low, (high + low) / 2) == pytest.approx((2.0, 90.1))
+
+
+def test_a_long_curve_is_drawn_through_some_epochs_and_its_last():
+    place = {"network": "n", "arm": "a-b-c", "n": 1}
+    rows = [
+        {**place, "epoch": epoch, "low": 50.0, "mean": 50.0, "high": 50.0}
+        for epoch in range(1, 601)
+    ]
+    (drawn,) = probe_figures.panels("accuracy", rows).values()
+    (line,) = drawn.axes[0].lines
+    assert len(line.get_xdata()) == 60 and line.get_xdata()[-1] == 600
+
+
 def test_map_shows_the_first_run_with_surge(tmp_path):
     run = made_up(tmp_path)
     arrays = {

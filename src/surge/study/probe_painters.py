@@ -21,6 +21,8 @@ _DEPTHS = ("blue", "sky", "green", "mint", "orange", "vermilion", "purple")
 _NAMED = 6
 """Layers that a legend can name; of more it names the first, the middle and the last."""
 MOST_NAMED_ARMS = 9
+LEAST_POINTS = 2.0
+"""Width of an axis of accuracies, in percent, at least."""
 MOST_POINTS = 60
 """Epochs of a curve that are drawn; hundreds of tests of several arms are a cloud."""
 
@@ -143,6 +145,9 @@ def final(axes: Axes, rows: Points) -> None:
     axes.set(xlabel="%")
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.08, y=0.06)
+    low, high = axes.get_xlim()
+    if high - low < LEAST_POINTS:  # else the smallest difference fills a panel
+        axes.set_xlim((low + high - LEAST_POINTS) / 2, (low + high + LEAST_POINTS) / 2)
 
 
 def heat_map(axes: Axes, rows: Points) -> None:
