@@ -1,5 +1,7 @@
 """Files that are written whole or not at all."""
 
+import errno
+
 import pytest
 
 from surge.files import atomic, write_whole
@@ -30,3 +32,13 @@ def test_a_folder_in_the_way_is_named(tmp_path):
         pass
     assert caught.value.filename == str(tmp_path / "folder")
     assert list(tmp_path.iterdir()) == [tmp_path / "folder"]
+
+
+def test_a_place_that_takes_no_file_is_named_by_what_was_asked_for(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise PermissionError(errno.EACCES, "Permission denied", ".page.html.x.part")
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(PermissionError) as caught:
+        write_whole(tmp_path / "page.html", b"")
+    assert caught.value.filename == str(tmp_path / "page.html")

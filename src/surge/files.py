@@ -20,9 +20,13 @@ def atomic(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():  # else the temporary file would be named as what is in the way
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    handle, temporary = tempfile.mkstemp(
-        dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
-    )
+    try:
+        handle, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=UNFINISHED
+        )
+    except OSError as error:
+        error.filename = str(path)  # nobody asked for the temporary file
+        raise
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

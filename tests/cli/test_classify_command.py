@@ -177,3 +177,11 @@ def test_classify_does_not_load_torch(engine, tmp_path):
         env={**os.environ, "PYTHONPATH": paths},
     )
     assert done.stdout.splitlines()[-1] == "0 False"
+
+
+def test_a_run_folder_as_model_is_told_how_to_pack_it(tmp_path, capsys):
+    run = tmp_path / "a run"
+    run.mkdir()
+    assert main(["classify", "a.png", "--model", str(run)]) == 2
+    err = capsys.readouterr().err
+    assert f"`surge export '{run}'`" in err and f"'{run}/model.surge'" in err

@@ -51,6 +51,16 @@ def test_a_title_is_not_folded_at_the_width_of_a_narrow_table():
     assert console.file.getvalue().startswith("digits-cnn-recu-surge, seed 0\n")
 
 
+def test_names_in_a_narrow_table_are_folded_not_cut():
+    console = Console(file=io.StringIO(), width=40)
+    row = {"recipe": "cifar10-resnet20-recu-surge", "model": "resnet20_with_a_name", "epochs": 600}
+    print_table(console, [row])
+    lines = console.file.getvalue().splitlines()
+    assert "…" not in console.file.getvalue()
+    column = next(line for line in lines if "recipe" in line).index("model")
+    assert "".join(line[:column].strip() for line in lines[3:]) == row["recipe"]
+
+
 def test_table_shows_every_key_by_default_and_takes_brackets_literally():
     console = plain()
     print_table(console, [{"first": "[red]", "second": True}])

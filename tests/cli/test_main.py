@@ -44,6 +44,8 @@ class Fails:
                 raise SurgeError("the thing\nis wrong")
             case "interrupt":
                 raise KeyboardInterrupt
+            case "disguised":
+                raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
             case "disk":
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/run.bin")
             case "read-only":
@@ -207,6 +209,7 @@ def test_what_is_written_while_a_good_command_line_is_read_is_kept(failing, caps
     [
         ("user", 2, "error: the thing is wrong"),
         ("interrupt", 130, "error: interrupted"),
+        ("disguised", 130, "error: interrupted"),
         ("disk", 2, "error: No space left on device: /data/run.bin"),
         ("read-only", 2, "error: Read-only file system: /data/run.bin"),
         ("path", 2, "error: Not a directory: /data/file/run"),

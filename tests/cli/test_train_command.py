@@ -89,6 +89,21 @@ def test_train_stores_the_result(train, tmp_path):
     assert stored["commit"] == "abc"
 
 
+def test_commands_to_go_on_with_are_quoted(train, tmp_path):
+    code, out, _ = train("digits-cnn-bnn", *SHORT, "--out", "a run")
+    assert code == 0
+    assert "surge evaluate 'a run'; pack with: surge export 'a run'" in out
+    _, out, _ = train("digits-cnn-bnn", *SHORT, "--out", "b run", "--budget", "0.001s")
+    assert "surge train --resume 'b run'" in out
+
+
+def test_a_file_in_the_place_of_the_run_is_named(train, tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    code, _, err = train("digits-cnn-bnn", *SHORT, "--out", "taken")
+    assert code == 2 and f"--out taken: {tmp_path / 'taken'} is a file" in one_line(err)
+    assert (tmp_path / "taken").read_text() == "mine"
+
+
 def test_budget_stops_after_an_epoch_and_resume_goes_on(train, tmp_path):
     train("digits-cnn-recu-surge", *SHORT, "--out", "whole")
     code, out, _ = train("digits-cnn-recu-surge", *SHORT, "--out", "part", "--budget", "0.001s")
@@ -158,8 +173,8 @@ def test_resume_of_a_run_killed_before_its_first_checkpoint_starts_anew(train, t
     train("digits-cnn-bnn", *SHORT, "--out", "run")
     for path in found(tmp_path / "run" / "checkpoints"):
         path.unlink()
-    code, *_ = train("--resume", "run", "--device", "cpu")
-    assert code == 0
+    code, out, _ = train("--resume", "run", "--device", "cpu")
+    assert code == 0 and "no checkpoint was written yet: beginning again" in out
     assert_same_tensors(final(tmp_path / "run"), final(tmp_path / "whole"))
     rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["epoch"] for row in rows] == [0, 1]
@@ -213,7 +228,7 @@ def test_a_taken_folder_is_refused_before_data_are_read(train, tmp_path):
         (("digits-cnn-recu", "--budget", "soon"), '--budget "soon" is not a time'),
         (("digits-cnn-recu", "--device", "tpu9"), '--device "tpu9" is not known'),
         (("digits-cnn-recu", "--captured", "True", "--device", "cpu"), "--captured needs a CUDA"),
-        (("--resume", "nowhere"), "nowhere is not the folder of a run: config.yaml is missing"),
+        (("--resume", "nowhere"), "nowhere is not the folder of a run: nothing is there"),
         (("digits-cnn-recu", "--save-every", "nan"), "save_every=nan must be 0 seconds or more"),
         (("digits-cnn-recu", "--save-steps", "0"), "save_steps=0 must be at least 1"),
         (("digits-cnn-recu", "--workers", "2"), "--workers changes nothing"),

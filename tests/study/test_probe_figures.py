@@ -129,9 +129,35 @@ def test_near_zero_is_the_mean_over_layers_in_percent(tmp_path):
     assert [row["mean"] for row in rows] == pytest.approx([20.0, 20.0])
 
 
-def test_time_adds_up(tmp_path):
-    rows = probe_rows.accuracy_against_time([open_run(write_run(tmp_path))])
-    assert rows[-1]["seconds"] == 30.0 and rows[-1]["value"] == 96.0
+def test_accuracy_is_shown_at_epochs_that_all_who_came_so_far_tested(tmp_path):
+    tested = {0: (1, 2, 3, 4, 6), 1: (2, 4, 6), 2: (2,)}  # the last one was stopped
+    runs = []
+    for seed, epochs in tested.items():
+        run = made_up(tmp_path, seed=seed)
+        lines = [{"epoch": epoch - 1, run.metric: 50.0 + 10 * seed} for epoch in epochs]
+        runs.append(StoredRun(run.path, run.recipe, run.environment, lines, [], {}))
+    rows = probe_rows.accuracy(runs)
+    assert [(row["epoch"], row["n"], row["mean"]) for row in rows] == [
+        (2, 3, 60.0), (4, 2, 55.0), (6, 2, 55.0),
+    ]  # fmt: skip
+
+
+def test_small_differences_at_the_end_do_not_fill_a_panel():
+    rows = [{"network": "n", "arm": f"a-b-{k}", "seed": 0, "value": 90 + k / 5} for k in (0, 1)]
+    (drawn,) = probe_figures.panels("final-metric", rows).values()
+    low, high = drawn.axes[0].get_xlim()
+    assert (high - low, (high + low) / 2) == pytest.approx((2.0, 90.1))
+
+
+def test_a_long_curve_is_drawn_through_some_epochs_and_its_last():
+    place = {"network": "n", "arm": "a-b-c", "n": 1}
+    rows = [
+        {**place, "epoch": epoch, "low": 50.0, "mean": 50.0, "high": 50.0}
+        for epoch in range(1, 601)
+    ]
+    (drawn,) = probe_figures.panels("accuracy", rows).values()
+    (line,) = drawn.axes[0].lines
+    assert len(line.get_xdata()) == 60 and line.get_xdata()[-1] == 600
 
 
 def test_map_shows_the_first_run_with_surge(tmp_path):

@@ -240,7 +240,22 @@ def test_report_refuses_a_folder_as_its_page(tmp_path, capsys):
 def test_report_refuses_a_path_that_is_not_there(tmp_path, capsys):
     paths = [str(write_run(tmp_path)), str(tmp_path / "nope")]
     assert main(["report", *paths, "--out", str(tmp_path / "page.html")]) == 2
-    assert "nope is not the folder of a run" in capsys.readouterr().err
+    assert "nope is not the folder of a run: nothing is there" in capsys.readouterr().err
+
+
+def test_report_without_runs_asks_for_some(tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["report", "--out", str(page)]) == 2
+    assert "Which runs?" in capsys.readouterr().err and not page.exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(2.2, "2.2 s"), (90.0, "1.5 min"), (5400.0, "1.5 h")]
+)
+def test_time_of_training_has_a_unit_that_fits(tmp_path, seconds, shown):
+    run = replace(open_run(write_run(tmp_path)), epochs=[{"epoch": 0, "seconds": seconds}])
+    (tiles,) = run_page.make_sections([run])[0].blocks
+    assert tiles.tiles["of training"] == shown
 
 
 def test_best_epochs_of_runs_that_are_tested_within_epochs_are_explained(tmp_path):

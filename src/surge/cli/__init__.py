@@ -141,6 +141,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         where = f": {error.filename}" if error.filename else ""
         return _fail(f"{error.strerror or error}{where}", _USER_MISTAKE, debug=debug)
+    except RuntimeError as error:  # Ctrl-C while a class of torch is made comes in disguise
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        return _fail("interrupted", _INTERRUPTED, debug=debug)
 
 
 def _take_debug(words: list[str]) -> tuple[list[str], bool]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,12 @@ def classify(command: ClassifyCommand, console: Console) -> int:
 
 def _load(name: str, threads: int) -> Any:
     """Load a shipped network by name, or a packed file."""
+    if Path(name).is_dir():
+        packed = shlex.quote(str(Path(name) / "model.surge"))
+        raise ConfigError(
+            f"--model {name} is a folder: pack a run with `surge export {shlex.quote(name)}`, then "
+            f"name the file, {packed}."
+        )
     is_file = name.endswith(".surge") or Path(name).is_file()
     try:
         return load_packed(Path(name) if is_file else pretrained_path(name), threads=threads)

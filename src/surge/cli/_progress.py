@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,7 @@ def conclude(
     if not outcome.finished:
         console.print(
             f"Stopped after epoch {outcome.epochs} of {recipe.train.epochs}. Continue with: "
-            f"surge train --resume {folder.path}",
+            f"surge train --resume {quote(str(folder.path))}",
             markup=False,
             soft_wrap=True,
         )
@@ -117,9 +118,10 @@ def conclude(
     )
     folder.write("summary.txt", text + "\n")
     console.print(text, style="bold", markup=False, soft_wrap=True)
-    ways = f"evaluate with: surge evaluate {folder.path}"
+    path = quote(str(folder.path))
+    ways = f"evaluate with: surge evaluate {path}"
     if recipe.method is not None and recipe.data.name != "voc":
-        ways += f"; pack with: surge export {folder.path}"
+        ways += f"; pack with: surge export {path}"
     console.print(f"stored in {stored}; {ways}", markup=False, soft_wrap=True)
     return result
 

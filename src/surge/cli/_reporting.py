@@ -37,6 +37,10 @@ def report(command: ReportCommand, console: Console) -> Path:
         raise ConfigError(
             f"--out {command.out} is a folder; name a file, {command.out}/report.html."
         )
+    if not command.runs:
+        raise ConfigError(
+            "Which runs? Name their folders, or one that holds them: surge report runs"
+        )
     # All folders first: a wrong one is said before anything is written.
     runs = [open_run(path) for path in _folders(command.runs, console)]
     if command.keep is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -91,7 +92,7 @@ def environment_of(
     device: torch.device, seed: int, commit: str | None, changes: dict[str, Any]
 ) -> dict[str, Any]:
     """Describe where and how a new run happens."""
-    command = " ".join(["surge", *sys.argv[1:]])
+    command = shlex.join(["surge", *sys.argv[1:]])
     found = describe_environment(device, seed, commit=commit, command=command)
     return {**found, "overrides": changes}
 
@@ -121,6 +122,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
             folder = RunFolder(
                 command.out or default_path(recipe, environment["seed"], Path("runs"))
             )
+            check_folder(folder.path)
             again = started_before(folder, world, device)
             if world.leads and not again:
                 folder.check_free()  # at once, not after the data and a trial
@@ -148,7 +150,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
                 conclude(folder, recipe, outcome, environment, command.results, console)
         except (KeyboardInterrupt, OSError):
             if folder.there:
-                line = f"Continue with: surge train --resume {folder.path}"
+                line = f"Continue with: surge train --resume {shlex.quote(str(folder.path))}"
                 console.print(line, markup=False, soft_wrap=True)
             raise
 
@@ -261,6 +263,8 @@ def prepare_in(
             say(sentence, "yellow")
         say(f"continuing after epoch {trainer.epoch}")
     elif world.leads:
+        if folder.metrics():
+            say("no checkpoint was written yet: beginning again", "yellow")
         folder.keep_metrics(0)  # of epochs whose state was never saved
     show = epoch_lines(console, recipe.train.epochs, recipe.metric, label)
 

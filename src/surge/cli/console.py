@@ -107,7 +107,10 @@ def print_table(
 def _add_column(table: Table, heading: str, values: Sequence[object]) -> None:
     known = [format_cell(value) for value in values if value is not None]
     numeric = bool(known) and all(_NUMBER.match(text) for text in known)
-    table.add_column(heading, justify="right" if numeric else "left", no_wrap=numeric)
+    if numeric:
+        table.add_column(heading, justify="right", no_wrap=True)
+    else:  # all of a name or a path: it is there to be copied
+        table.add_column(heading, overflow="fold")
 
 
 def format_cell(value: object) -> str:

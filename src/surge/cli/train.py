@@ -104,7 +104,7 @@ class TrainCommand:
     commit: str | None = None
     """Commit to record where there is no repository."""
     record: bool = False
-    """Record gradients and weights of every layer now and then (probe.jsonl); costs < 2 %."""
+    """Record gradients and weights of every layer now and then (probe.jsonl): 2 % of a long run."""
     record_every: int | None = None
     """Epochs from one record to the next; by default 10 or more, and as few as the 2 % allow."""
     record_theorem: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from surge.convert import BinarizeReport
 from surge.study import demo_engine, learning, toy_figures
@@ -75,7 +76,7 @@ def _tiles(found: Findings) -> Tiles:
     tiles["of the weights are one bit"] = f"{100 * share:.1f} %"
     if found.shipping.served:
         packed, floating = found.shipping.packed, found.shipping.floating
-        tiles["smaller as a file than float"] = f"{floating.file_bytes / packed.file_bytes:.1f} ×"
+        tiles["smaller as a file than float"] = f"{found.shipping.smaller:.1f} ×"
         tiles["as fast as the faster float"] = f"{floating.micros / packed.micros:.1f} ×"
     else:
         tiles["smaller than in fp32"] = f"{cost.float_bytes / max(cost.bytes, 1):.1f} ×"
@@ -134,7 +135,7 @@ def _shipping(shipping: demo_engine.Shipping) -> list[Block]:
     return [
         *blocks,
         Text(demo_engine.sentence(shipping)),
-        Code(f"surge bench infer {shipping.path}\nsurge classify photo.jpg"),
+        Code(f"surge bench infer {quote(str(shipping.path))}\nsurge classify photo.jpg"),
     ]
 
 

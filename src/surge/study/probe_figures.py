@@ -120,12 +120,11 @@ FIGURES: Mapping[str, Kind] = {
         _by("network"),
         across=True,
     ),
-    "accuracy-time": Kind(
-        "Accuracy against training time",
-        "a line per run, some 60 tests of each; compiling included; "
-        "runs may have shared the machine",
-        probe_rows.accuracy_against_time,
-        probe_painters.time,
+    "accuracy": Kind(
+        "The metric after every tested epoch",
+        "mean over the seeds, band: lowest to highest",
+        probe_rows.accuracy,
+        _arms("%"),
         _by("network"),
         across=True,
     ),

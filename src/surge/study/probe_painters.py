@@ -21,8 +21,10 @@ _DEPTHS = ("blue", "sky", "green", "mint", "orange", "vermilion", "purple")
 _NAMED = 6
 """Layers that a legend can name; of more it names the first, the middle and the last."""
 MOST_NAMED_ARMS = 9
-MOST_TESTS = 60
-"""Points of a line over time; hundreds of tests of many runs are a cloud."""
+LEAST_POINTS = 2.0
+"""Width of an axis of accuracies, in percent, at least."""
+MOST_POINTS = 60
+"""Epochs of a curve that are drawn; hundreds of tests of several arms are a cloud."""
 
 
 def arm_styles(arms: Sequence[str]) -> dict[str, ArmStyle]:
@@ -121,7 +123,8 @@ def curves(axes: Axes, rows: Points, *, axis: str, logarithmic: bool) -> None:
     names = short_names(list(found))
     for arm, style in arm_styles(list(found)).items():
         look = {"linestyle": style.dashes, "linewidth": style.width, "label": names[arm]}
-        _band(axes, found[arm], style.colour, **look)
+        backward = found[arm][:: -math.ceil(len(found[arm]) / MOST_POINTS)]  # with the last one
+        _band(axes, backward[::-1], style.colour, **look)
     _finish(axes, x="epoch", y=axis, logarithmic=logarithmic)
 
 
@@ -142,21 +145,9 @@ def final(axes: Axes, rows: Points) -> None:
     axes.set(xlabel="%")
     axes.grid(visible=False, axis="y")
     axes.margins(x=0.08, y=0.06)
-
-
-def time(axes: Axes, rows: Points) -> None:
-    """One line per run, through its last epoch: the metric against minutes or seconds."""
-    longest = max((row["seconds"] for row in rows), default=0.0)
-    unit, size = ("minutes", 60.0) if longest > 300 else ("seconds", 1.0)
-    found = _grouped(rows, "arm")
-    names = short_names(list(found))
-    for arm, style in arm_styles(list(found)).items():
-        for number, mine in enumerate(_grouped(found[arm], "seed").values()):
-            drawn = mine[:: -math.ceil(len(mine) / MOST_TESTS)]
-            seconds, value = _columns(drawn, "seconds", "value")
-            label = names[arm] if number == 0 else "_"
-            axes.plot([s / size for s in seconds], value, label=label, **style.line())
-    _finish(axes, x=unit, y="%")
+    low, high = axes.get_xlim()
+    if high - low < LEAST_POINTS:  # else the smallest difference fills a panel
+        axes.set_xlim((low + high - LEAST_POINTS) / 2, (low + high + LEAST_POINTS) / 2)
 
 
 def heat_map(axes: Axes, rows: Points) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -128,7 +128,12 @@ def clipped_share(runs: Sequence[StoredRun]) -> Rows:
 
 def flip_rate(runs: Sequence[StoredRun]) -> Rows:
     """The share of weight bits that flip in an epoch, in percent, of the whole network."""
-    return _curves(runs, "flips")
+    return _curves(runs, lambda run: "flips")
+
+
+def accuracy(runs: Sequence[StoredRun]) -> Rows:
+    """The metric of the recipe after every tested epoch."""
+    return _curves(runs, lambda run: run.metric)
 
 
 def near_zero(runs: Sequence[StoredRun]) -> Rows:
@@ -145,18 +150,27 @@ def near_zero(runs: Sequence[StoredRun]) -> Rows:
     return rows
 
 
-def _curves(runs: Sequence[StoredRun], key: str) -> Rows:
+def _curves(runs: Sequence[StoredRun], key: Callable[[StoredRun], str]) -> Rows:
+    """Mean and range over the seeds of an arm, at the epochs that all who came so far have.
+
+    Runs may test at different epochs: a mean over now these, now those seeds would jump.
+    """
     rows: Rows = []
     for (network, arm), held in _compared(runs).items():
         by_epoch: dict[int, list[float]] = {}
+        ends = []
         for run in held:
-            for row in run.epochs:
-                value = number(row.get(key))
-                if value is not None:
-                    by_epoch.setdefault(int(row["epoch"]) + 1, []).append(value)
+            found = {int(row["epoch"]) + 1: number(row.get(key(run))) for row in run.epochs}
+            known = {epoch: value for epoch, value in found.items() if value is not None}
+            ends.append(max(known, default=0))
+            for epoch, value in known.items():
+                by_epoch.setdefault(epoch, []).append(value)
         if any(any(values) for values in by_epoch.values()):
-            points = [_point(arm, epoch, values) for epoch, values in sorted(by_epoch.items())]
-            rows += [{"network": network, **point} for point in points]
+            rows += [
+                {"network": network, **_point(arm, epoch, values)}
+                for epoch, values in sorted(by_epoch.items())
+                if len(values) == sum(end >= epoch for end in ends)
+            ]
     return rows
 
 
@@ -170,22 +184,6 @@ def _compared(runs: Sequence[StoredRun]) -> dict[tuple[str, str], list[StoredRun
 def _point(arm: str, epoch: int, values: Sequence[float]) -> Row:
     ends = {"low": digits(min(values)), "mean": digits(float(np.mean(values)))}
     return {"arm": arm, "epoch": epoch, "n": len(values), **ends, "high": digits(max(values))}
-
-
-def accuracy_against_time(runs: Sequence[StoredRun]) -> Rows:
-    """The metric of the recipe after every epoch, beside the seconds trained until then."""
-    rows: Rows = []
-    for (network, arm), held in _compared(runs).items():
-        for run in held:
-            spent = 0.0
-            place = {"network": network, "arm": arm, "seed": run.seed}
-            for row in run.epochs:
-                spent += number(row.get("seconds")) or 0.0
-                value = number(row.get(run.metric))
-                if value is not None:
-                    point = {"seconds": digits(spent), "value": digits(value)}
-                    rows.append({**place, "epoch": row["epoch"] + 1, **point})
-    return rows
 
 
 def _last_record(run: StoredRun) -> Mapping[str, Any] | None:

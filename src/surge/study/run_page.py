@@ -103,8 +103,9 @@ def _count(number: int, word: str) -> str:
 def _tiles(runs: Sequence[StoredRun]) -> Tiles:
     tiles = {"runs" if len(runs) != 1 else "run": str(len(runs))}
     tiles["finished"] = str(sum(run.finished for run in runs))
-    hours = sum(run.seconds for run in runs) / 3600
-    tiles["of training"] = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
+    seconds = sum(run.seconds for run in runs)
+    unit, size = ("h", 3600) if seconds >= 3600 else ("min", 60) if seconds >= 60 else ("s", 1)
+    tiles["of training"] = f"{seconds / size:.1f} {unit}"
     parts = grouped(one_per_seed(runs), lambda run: (run.network, run.data))
     for (_, data), mine in list(parts.items())[:MOST_BEST]:
         means = {arm: found for arm, held in arms(mine).items() if (found := final_estimate(held))}

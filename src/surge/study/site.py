@@ -30,7 +30,7 @@ SOLID_COLOURS = 64
 
 PICTURES = (
     *("gradient-map", "gradient-distribution", "weight-distribution", "optimal-scale", "premises"),
-    *("sweep-eta", "sweep-fixed-scale", "accuracy-time", "final-metric"),
+    *("sweep-eta", "sweep-fixed-scale", "accuracy", "final-metric"),
 )
 """Figures of stored runs that pages show."""
 NETWORKS = ("cifar10-resnet20-60ep", "digits-cnn-20ep")

@@ -89,8 +89,10 @@ class RunFolder:
             environment = json.loads((path / "env.json").read_text())
             int(environment["seed"])
         except (FileNotFoundError, NotADirectoryError) as error:
+            missing = f"{Path(str(error.filename)).name} is missing"
             raise CheckpointMismatchError(
-                f"{path} is not the folder of a run: {Path(str(error.filename)).name} is missing."
+                f"{path} is not the folder of a run: "
+                f"{missing if path.exists() else 'nothing is there'}."
             ) from error
         except ConfigError as error:
             raise CheckpointMismatchError(f"{path / CONFIG}: {error}") from error
