@@ -14,6 +14,7 @@ from surge.cli._job_folders import as_it_began, open_folder, with_others
 from surge.cli._planning import plans_of
 from surge.cli._progress import conclude
 from surge.cli._side_by_side import MPS, Crew, mps_runs, train_apart, workers_of
+from surge.cli._stopping import stoppable
 from surge.cli._training import check_workers, choose_device, deadline_of, fit, prepare_in
 from surge.cli._voc_remarks import voc_remarks
 from surge.data import resolve_root
@@ -115,7 +116,13 @@ def _work(command: ReproduceCommand, plans: list[Plan], console: Console) -> int
     console.print(f"{len(jobs)} of {len(plans) * len(seeds)} runs are missing")
     _check_together(command, [plan.recipe for plan in plans])
     work = _Work(command, plans, jobs, stored, root, device, deadline, console)
-    failed = _apart(work) if command.jobs > 1 else _here(work)
+    if command.jobs > 1:
+        failed = _apart(work)
+    else:
+        with stoppable(console) as asked:
+            failed = _here(work, asked)
+        if asked():
+            raise KeyboardInterrupt
     left = missing(plans, seeds, results.read(command.results, command.table), command.runs)
     if deadline is not None and len(left) > failed:
         many = f"{len(left) - failed} left for another call: --budget was too short for them"
@@ -133,13 +140,14 @@ def _lengths(left: list[Job], work: _Work) -> str:
     return f" (as stored: {', '.join(words)})" if words else ""
 
 
-def _here(work: _Work) -> int:
+def _here(work: _Work, stop: Callable[[], bool]) -> int:
     """Do the jobs one after the other, or several at a time on streams of one GPU."""
     command, console, device, stored = work.command, work.console, work.device, work.stored
     # One set of images at a time: most tables have only one.
     load = lru_cache(1)(partial(load_sets, root=work.root, workers=command.workers))
     options = LoopOptions(
         deadline=work.deadline,
+        stop=stop,
         shared=command.together > 1,
         compiled=command.compiled,
         captured=command.captured,
@@ -147,7 +155,7 @@ def _here(work: _Work) -> int:
     )
     queue = fitting(work.jobs, stored, hardware(device), work.deadline, command.together)
     failed = 0
-    while group := list(islice(queue, command.together)):
+    while not stop() and (group := list(islice(queue, command.together))):
         begun: list[tuple[Job, RunFolder, dict[str, Any]]] = []
         runs: list[Callable[[], Outcome]] = []
         ready = _ready(group, work.plans, command, console)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ import torch
 from surge.cli._job_folders import open_folder
 from surge.cli._progress import conclude
 from surge.cli._run_lines import RunLines, run_lines, title
+from surge.cli._stopping import collected
 from surge.cli._training import choose_device, prepare_in
 from surge.data import resolve_root
 from surge.data.pictures import worker_count
@@ -79,22 +79,6 @@ def mps_runs(processes: Path = Path("/proc")) -> bool:
         except OSError:  # it ended meanwhile
             continue
     return False
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM in a list instead of being ended by them."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield caught
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, _: caught.append(number)) for number in numbers]
-    try:
-        yield caught
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def workers_of(command: ReproduceCommand, runs: int) -> int | None:
@@ -163,7 +147,7 @@ class Crew:
 
     def work(self) -> int:
         """Train all that fits the time; return how many runs failed."""
-        with share_of_cores(self.size), _signals() as caught, run_lines(self.console) as lines:
+        with share_of_cores(self.size), collected() as caught, run_lines(self.console) as lines:
             kind = hardware(self.device)
             try:
                 while self._begin(kind, lines) or self.active:

@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from surge.cli._going_on import (
     with_habits,
 )
 from surge.cli._progress import conclude, epoch_lines, step_lines, tensorboard_sink
+from surge.cli._stopping import stoppable
 from surge.cli.console import print_table
 from surge.data import resolve_root
 from surge.errors import ConfigError
@@ -143,9 +145,12 @@ def train_one(command: TrainCommand, console: Console) -> None:
             here = environment_of(device, int(environment["seed"]), command.commit, {})
             environment = folder.went_on(recipe, environment, here)
         sink = tensorboard_sink(folder) if command.tensorboard and world.leads else None
-        parts = (folder, recipe, sets, environment, device, options, console)
         try:
-            outcome = run_in(*parts, world=world, sink=sink, make=create)
+            # Several processes hear of a signal one by one, and would have to agree.
+            with stoppable(console) if world.size == 1 else nullcontext() as asked:
+                options = replace(options, stop=asked)
+                parts = (folder, recipe, sets, environment, device, options, console)
+                outcome = run_in(*parts, world=world, sink=sink, make=create)
             if world.leads:
                 conclude(folder, recipe, outcome, environment, command.results, console)
         except (KeyboardInterrupt, OSError):
@@ -153,6 +158,8 @@ def train_one(command: TrainCommand, console: Console) -> None:
                 line = f"Continue with: surge train --resume {shlex.quote(str(folder.path))}"
                 console.print(line, markup=False, soft_wrap=True)
             raise
+        if asked is not None and asked() and not outcome.finished:
+            raise KeyboardInterrupt
 
 
 def _record_every(command: TrainCommand) -> int | None:
