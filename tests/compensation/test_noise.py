@@ -224,6 +224,17 @@ def test_hash_turns_half_of_the_bits():
         assert float((share - 0.5).abs().max()) < 0.05, turned
 
 
+def test_hash_is_the_end_of_murmurhash3():
+    def by_hand(x):
+        x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+        x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
+        return x ^ x >> 16
+
+    values = [0, 1, 2, 12345, 2**31, 2**32 - 1]
+    assert mixed(torch.tensor(values)).tolist() == [by_hand(x) for x in values]
+    assert by_hand(1) == 0x514E28B7
+
+
 def test_hash_stays_within_32_bits_and_has_no_collision():
     values = torch.cat([torch.arange(100_000), 2**32 - 1 - torch.arange(100_000)])
     found = mixed(values)

@@ -92,6 +92,14 @@ def test_elastic_edges(unsigned):
     assert operator(torch.tensor([torch.nan]), torch.tensor(1.0)).isnan().all()
 
 
+@pytest.mark.parametrize("operator", [elastic_signed, elastic_unsigned])
+def test_levels_come_out_in_the_precision_of_the_input(operator):
+    x = torch.tensor([-1.0, 0.2, 1.0]).bfloat16().requires_grad_()
+    y = operator(x, torch.tensor(LEVEL))
+    y.sum().backward()
+    assert y.dtype == x.grad.dtype == torch.bfloat16
+
+
 def test_level_is_used_above_its_floor():
     y = elastic_signed(torch.tensor([1.0, -1.0]), torch.tensor(-3.0))
     torch.testing.assert_close(y, torch.tensor([FLOOR, -FLOOR]))
