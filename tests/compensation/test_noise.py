@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -186,6 +187,15 @@ def test_compiled_noise_is_the_eager_noise(backend):
 def drawn(count, *, seed=0, draws=0, rank=0):
     made = Source(torch.Generator().manual_seed(seed), torch.device("cpu"))
     return normal(words(made.key, torch.tensor(draws), rank), torch.empty(count))
+
+
+def test_numbers_are_those_of_box_and_muller():
+    key = torch.tensor([3, 14, 159])
+    place = mixed(torch.arange(12) ^ 3)
+    u, v = (mixed(place ^ word).double().numpy() for word in (14, 159))
+    u, v = (u + 0.5) / 2**32, v / 2**32
+    expected = np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)
+    assert_near(normal(key, torch.empty(3, 4)), torch.from_numpy(expected).view(3, 4))
 
 
 def test_numbers_are_standard_normal():
