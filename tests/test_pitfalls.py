@@ -145,6 +145,11 @@ def test_no_relu_warning_where_inputs_are_steps_from_zero(options):
     assert sentences(net(nn.ReLU()), "dorefa") == [RELU]
 
 
+def test_no_relu_warning_where_inputs_are_zero_or_a_level():
+    assert sentences(net(nn.ReLU()), "bit", unsigned=True) == []
+    assert sentences(net(nn.ReLU()), "bit") == [RELU]
+
+
 @pytest.mark.parametrize("after", [(), (nn.Hardtanh(),), (nn.ReLU(), nn.BatchNorm2d(4))])
 def test_no_norm_after_a_binary_layer_warns(after):
     assert sentences(net(after=after)) == [NO_NORM]

@@ -257,6 +257,16 @@ def test_low_rank_factors_get_their_share_of_the_weight_gradient(case):
     assert_near(both.parameters["auxiliary.right"], left.T @ to_weight)
 
 
+@every_geometry
+@pytest.mark.parametrize("auxiliary", ["independent", "tied", "low_rank"])
+def test_ingredients_make_up_the_effective_weight(case, auxiliary):
+    _, compensated, _ = pair(case, auxiliary=auxiliary)
+    path = compensated.auxiliary
+    whole = path.ingredients(compensated).whole()
+    assert whole.shape == compensated.weight.shape
+    assert_near(whole, path.effective_weight(compensated))
+
+
 # ---- leaky tail: the control without auxiliary weights
 
 SURROGATES = {

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -188,6 +189,15 @@ def drawn(count, *, seed=0, draws=0, rank=0):
     return normal(words(made.key, torch.tensor(draws), rank), torch.empty(count))
 
 
+def test_numbers_are_those_of_box_and_muller():
+    key = torch.tensor([3, 14, 159])
+    place = mixed(torch.arange(12) ^ 3)
+    u, v = (mixed(place ^ word).double().numpy() for word in (14, 159))
+    u, v = (u + 0.5) / 2**32, v / 2**32
+    expected = np.sqrt(-2 * np.log(u)) * np.cos(2 * np.pi * v)
+    assert_near(normal(key, torch.empty(3, 4)), torch.from_numpy(expected).view(3, 4))
+
+
 def test_numbers_are_standard_normal():
     x = drawn(400_000).double()
     assert float(x.mean()) == pytest.approx(0, abs=0.008)
@@ -222,6 +232,17 @@ def test_hash_turns_half_of_the_bits():
         changed = mixed(values) ^ mixed(values ^ (1 << turned))
         share = ((changed[:, None] >> bits) & 1).double().mean(dim=0)
         assert float((share - 0.5).abs().max()) < 0.05, turned
+
+
+def test_hash_is_the_end_of_murmurhash3():
+    def by_hand(x):
+        x = (x ^ x >> 16) * 0x85EBCA6B % 2**32
+        x = (x ^ x >> 13) * 0xC2B2AE35 % 2**32
+        return x ^ x >> 16
+
+    values = [0, 1, 2, 12345, 2**31, 2**32 - 1]
+    assert mixed(torch.tensor(values)).tolist() == [by_hand(x) for x in values]
+    assert by_hand(1) == 0x514E28B7
 
 
 def test_hash_stays_within_32_bits_and_has_no_collision():

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -116,6 +117,23 @@ def test_calibrate_limits_the_scale_to_the_dose_and_may_turn_it_negative():
     assert all(scale < 0 for scale in compensation.scales().values())
 
 
+@pytest.mark.parametrize("eta", [1e-4, 1.0], ids=["at the limit", "within"])
+def test_calibrate_takes_the_share_of_the_dose_that_the_reference_asks_for(eta):
+    model, compensation = network(eta=eta)
+    found = measure(model, compensation, lambda: batch_loss(model))
+    factors = calibrate_(model, compensation, lambda: batch_loss(model))
+    for name, path in compensation.paths.items():
+        main, auxiliary, smooth = (
+            getattr(found[name], part).double().numpy()
+            for part in ("main", "auxiliary", "reference")
+        )
+        dose = eta * np.linalg.norm(main) / np.linalg.norm(auxiliary)
+        share = np.sum((smooth - main) * auxiliary) / np.sum(auxiliary**2) / dose
+        assert (abs(share) > 1) == (eta < 1)
+        assert factors[name] == pytest.approx(np.clip(share, -1, 1), rel=1e-4)
+        assert float(path.direction) == pytest.approx(factors[name])
+
+
 @pytest.mark.parametrize(
     "options", [{"noise": True}, {"aux_input": "layer_input"}], ids=["noise", "elsewhere"]
 )
@@ -162,6 +180,27 @@ def test_learning_the_bias_lowers_the_error():
         errors.append(learn_bias_(model, compensation, lambda: batch_loss(model)))
         optimizer.step()
     assert errors[-1] < 0.7 * errors[0]
+
+
+def test_learning_the_bias_adds_the_gradient_of_the_relative_error():
+    model, compensation = network(objective="bias")
+    found = measure(model, compensation, lambda: batch_loss(model))
+    for path in compensation.paths.values():
+        path.weight.grad = torch.ones_like(path.weight)
+    returned = learn_bias_(model, compensation, lambda: batch_loss(model))
+    errors = []
+    for name, path in compensation.paths.items():
+        weight, part = path.weight.detach().requires_grad_(), found[name]
+        if weight.dim() == 2:
+            predicted = part.output @ weight
+        else:
+            predicted = nn.grad.conv2d_input(part.entering.shape, weight, part.output, 2, 1)
+        missing = part.reference - part.main
+        error = (predicted - missing).square().sum() / (2 * missing.square().sum())
+        (gradient,) = torch.autograd.grad(error, weight)
+        assert_near(path.weight.grad, 1 + gradient)
+        errors.append(error.item())
+    assert returned == pytest.approx(sum(errors) / len(errors), rel=1e-4)
 
 
 @pytest.mark.parametrize("reading, power", [("unscaled", 1.0), ("scaled", 0.5)])

@@ -1,5 +1,6 @@
 """Taking the path off again; and models that a failed call must leave as they were."""
 
+import copy
 import math
 
 import pytest
@@ -50,6 +51,14 @@ def test_classes_after_strip_are_those_of_the_plain_model(options):
     net = trained(**options)
     surge.strip_(net)
     assert [type(m) for m in net.modules()] == [type(m) for m in cnn().modules()]
+
+
+def test_strip_after_a_forward_leaves_nothing_of_it():
+    """A tensor of its graph would keep the model from being copied."""
+    net = trained(aux_input="above_clamp", skip="9")
+    net(images()[0])
+    surge.strip_(net)
+    copy.deepcopy(net)
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])

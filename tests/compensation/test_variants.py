@@ -430,10 +430,11 @@ def test_alignment_loss_is_the_mean_squared_difference(case, auxiliary):
     assert_near(surge.extra_loss(layer), 2 * expected)
 
 
+@pytest.mark.parametrize("objective", ["follow", "bias"])
 @all_methods
-def test_alignment_loss_trains_only_auxiliary_weights(method):
+def test_alignment_loss_trains_only_auxiliary_weights(method, objective):
     net = cnn(method)
-    compensation = surge.compensate_(net, align=1.0)
+    compensation = surge.compensate_(net, align=1.0, objective=objective)
     net(images()[0])
     surge.extra_loss(net).backward()
     trained = {id(p) for p in net.parameters() if p.grad is not None and p.grad.any()}

@@ -198,7 +198,12 @@ def compare(monkeypatch, *, method, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"scope": "clipped"}, {"dose": "clipped_share"}, {"noise": True}], ids=str
+    "options",
+    [
+        *({"scope": "clipped"}, {"dose": "clipped_share"}),
+        *({"noise": True}, {"align": 1.0}, {"weight_side": 0.1}),
+    ],
+    ids=str,
 )
 def test_other_settings_keep_their_own_way(options, monkeypatch):
     monkeypatch.setattr(branch, "fits", lambda *_: pytest.fail("it must not be asked"))

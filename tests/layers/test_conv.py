@@ -125,6 +125,21 @@ def test_conv_state_dict_is_the_float_one_plus_the_method(method, extra, bias):
     assert set(layer.state_dict()) == set(nn.Conv2d(4, 6, 3, bias=bias).state_dict()) | extra
 
 
+@pytest.mark.parametrize("method", ["bnn", "recu", "reactnet"])
+@pytest.mark.parametrize("dims", KINDS)
+def test_frozen_conv_gives_its_input_the_gradient_of_one_that_learns(dims, method):
+    layer_class, _, size = KINDS[dims]
+    layer = layer_class(4, 6, 3, method=method)
+    x = torch.randn(2, 4, *size)
+    found = []
+    for learns in (True, False):
+        layer.requires_grad_(learns)
+        leaf = x.clone().requires_grad_()
+        layer(leaf).square().sum().backward()
+        found.append(leaf.grad)
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("method", ["bnn", "recu", "irnet", "reactnet"])
 def test_conv_loads_a_float_state_dict_strictly(method):
     plain, layer = nn.Conv2d(4, 6, 3), BinaryConv2d(4, 6, 3, method=method)

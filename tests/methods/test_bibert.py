@@ -65,7 +65,7 @@ def test_bool_gives_the_dtype_of_its_input():
 def test_similarity_and_mismatch_equal_numpy():
     s, t = torch.randn(2, 3, 4, 5), torch.randn(2, 3, 4, 5)
     mask = torch.zeros(2, 1, 1, 4)
-    mask[1, ..., 3:] = -10000.0
+    mask[0, ..., 3:], mask[1, ..., 3:] = -100.0, -10000.0
     hidden = np.broadcast_to(mask.numpy() <= -100, (2, 3, 4, 4))
 
     def reference(x):
@@ -78,6 +78,7 @@ def test_similarity_and_mismatch_equal_numpy():
     found = direction_mismatch(similarity(s, mask), similarity(t, mask))
     assert float(found) == pytest.approx(expected, rel=1e-5)
     assert float(direction_mismatch(s, 7 * s)) < 1e-5
+    torch.testing.assert_close(similarity(s[0]), similarity(s)[0])
 
 
 def test_mismatch_of_equal_tensors_has_a_finite_gradient():

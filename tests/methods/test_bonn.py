@@ -212,6 +212,12 @@ def test_bonn_rejects_bad_options(options):
         BinaryLinear(4, 2, method="bonn", method_options=options)
 
 
+def test_weight_gradient_passes_up_to_the_edge():
+    kernel = torch.tensor([[2.0], [-2.0], [2.5]], requires_grad=True)
+    reconstructed_weight(kernel, torch.tensor([0.5])).sum().backward()
+    assert kernel.grad.tolist() == [[0.5], [0.5], [0.0]]
+
+
 def test_bonn_operator_passes_opcheck():
     kernel, vector = torch.randn(3, 2, 2), torch.rand(2, 2)
     torch.library.opcheck(reconstructed_weight, (kernel.requires_grad_(), vector.requires_grad_()))
@@ -235,6 +241,12 @@ def test_feature_loss_equals_numpy():
     close(features.grad, to_features.astype(float), 1e-6)
     close(criterion.centre.grad, -(of_class @ to_features).astype(float), 1e-6)
     close(criterion.log_variance.grad, (of_class @ to_log_variance).astype(float), 1e-6)
+
+
+def test_feature_loss_starts_with_centres_at_zero_and_widths_of_one():
+    f = torch.randn(5, 3)
+    loss = FeatureLoss(2, 3, strength=0.5)(f, torch.tensor([0, 1, 1, 0, 1]))
+    assert loss.item() == pytest.approx(0.5 * f.square().sum(dim=1).mean().item(), rel=1e-5)
 
 
 def test_feature_loss_draws_features_to_the_centre_of_their_class():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from surge.layers import BinaryConv2d, BinaryEmbedding, BinaryLinear
-from surge.methods.fda import sign_fourier
+from surge.methods.fda import bottleneck, sign_fourier
 from tests.methods.reference import (
     CASES,
     check,
@@ -204,3 +204,15 @@ def test_fda_embedding_has_no_input_noise():
 
 def test_fda_operator_passes_opcheck():
     torch.library.opcheck(sign_fourier, (torch.randn(3, 2, requires_grad=True), torch.tensor(9.0)))
+
+
+@pytest.mark.parametrize(("features", "narrow"), [(24, 1), (64, 1), (640, 10)])
+def test_noise_modules_are_drawn_as_linear_layers_of_a_64th(features, narrow):
+    for drawn, shape in zip(
+        bottleneck(features, torch.empty(0)),
+        [(narrow, features), (features, narrow)],
+        strict=True,
+    ):
+        bound = shape[1] ** -0.5
+        assert drawn.shape == shape
+        assert -bound <= drawn.min() < -0.6 * bound and 0.6 * bound < drawn.max() <= bound

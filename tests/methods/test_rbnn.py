@@ -248,7 +248,9 @@ def test_rbnn_alpha_starts_at_the_mean_magnitude():
     torch.testing.assert_close(layer.method.alpha, layer.weight.abs().flatten(1).mean(1))
 
 
-@pytest.mark.parametrize("options", [{"t_min": 0.0}, {"t_min": 2.0, "t_max": 1.0}])
+@pytest.mark.parametrize(
+    "options", [{"t_min": 0.0}, {"t_min": 2.0, "t_max": 1.0}, {"t_max": math.inf}]
+)
 def test_rbnn_rejects_a_bad_schedule(options):
     with pytest.raises(ConfigError, match="need 0 < t_min <= t_max"):
         BinaryLinear(4, 2, method="rbnn", method_options=options)

@@ -170,6 +170,11 @@ def test_slb_has_no_parameter_of_its_own_and_asks_for_recalibrated_norms():
     assert layer.method.recalibrates_norms
 
 
+@pytest.mark.parametrize("options", [{"factor": 1}, {"start": 0}, {"start": 0.9}, {"end": 1}])
+def test_slb_accepts_the_ends_of_what_is_allowed(options):
+    BinaryLinear(4, 2, method="slb", method_options=options)
+
+
 @pytest.mark.parametrize(
     "options", [{"factor": 0.9}, {"start": 0.95}, {"end": 1.1}, {"start": -0.1}]
 )

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from surge.errors import ConfigError
-from surge.layers.hooks import binary_layers
+from surge.layers.hooks import binary_layers, extra_loss
 from surge.methods.recu import tau_at
 from surge.train.distributed import World
 from surge.train.loop import LoopOptions
@@ -232,6 +232,16 @@ def test_criterion_replaces_the_loss(tmp_path):
     assert seen == [32, 32, 32]
     _, plain = trained(tmp_path / "p", recipe)
     assert rows[0]["train_loss"] != plain[0]["train_loss"]
+
+
+def test_extra_losses_are_added_to_what_is_minimised_and_not_to_what_is_reported(tmp_path):
+    trainer = make_trainer(tmp_path, small_recipe("cnn-recu-surge-align"))
+    trainer.begin_epoch()
+    part, _ = next(trainer.batches())
+    total, loss, _ = trainer.train_step.compute(trainer.parts.model, part)
+    extra = extra_loss(trainer.parts.model)
+    assert extra > 0
+    torch.testing.assert_close(total, loss + extra)
 
 
 def test_label_smoothing_reaches_the_loss(tmp_path):

@@ -7,7 +7,7 @@ import torch
 
 from surge.recipes import TrainSpec, get_recipe
 from surge.train.build import make_optimizer, set_learning_rate
-from surge.train.schedule import learning_rate, step_seed
+from surge.train.schedule import learning_rate, rate_at, step_seed
 from tests.train.small import CPU, make_trainer, small_recipe
 
 RECU = get_recipe("cifar10-resnet20-recu").train
@@ -48,6 +48,21 @@ def test_learning_rate_linear_and_constant():
     assert [learning_rate(linear, e) for e in (0, 5, 9)] == pytest.approx([1.0, 0.5, 0.1])
     constant = TrainSpec(epochs=10, lr=1.0, warmup=2, schedule="constant")
     assert [learning_rate(constant, e) for e in (0, 1, 5, 9)] == [0.5, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "schedule, epochs, drops", [("drops", 10, [3, 6, 9]), ("detector", 12, [8, 11])]
+)
+def test_learning_rate_falls_to_a_tenth_where_the_schedule_drops(schedule, epochs, drops):
+    spec = TrainSpec(epochs=epochs, lr=1.0, warmup=0, schedule=schedule)
+    expected = [0.1 ** sum(e >= drop for drop in drops) for e in range(epochs)]
+    assert [learning_rate(spec, e) for e in range(epochs)] == pytest.approx(expected)
+
+
+def test_rate_of_a_schedule_by_steps_is_not_its_epochs():
+    spec = TrainSpec(epochs=2, lr=1.0, schedule="steps")
+    rates = [rate_at(spec, step, 9.0, 10) for step in (0, 1, 2, 11, 19)]
+    assert rates == pytest.approx([0.0, 0.5, 1.0, 0.5, 1 / 18])
 
 
 def test_rate_is_set_in_place_where_it_is_a_tensor():
