@@ -42,7 +42,7 @@ def _unsqueeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     axis = int(a[1]) % (len(shape) + 1)
     if any(size != 1 for size in shape[1:-1]) or not 1 <= axis < len(shape):
         low.refuse(node, f"adds dimension {axis} to a tensor of shape {shape}, batch included")
-    low.rename(node, low.value(a[0]))
+    low.rename(node, low.as_rows(node, a[0]))
 
 
 @handles("aten.eq.Scalar")

@@ -31,6 +31,8 @@ SAME = (
     "aten.to.device",
 )
 """Operators that change no value in evaluation."""
+EXACT = (torch.float32, torch.float64, torch.int32, torch.int64)
+"""Types that hold every value of the engine's; of whole numbers, all that it can count to."""
 
 
 class Lowering:
@@ -81,9 +83,8 @@ class Lowering:
         for made in self.nodes:
             made.inputs = [self.original(value) for value in made.inputs]
             made.residual = None if made.residual is None else self.original(made.residual)
-        return Graph(
-            self.nodes, source, list(self.shapes[source][1:]), result, list(self.shapes[result][1:])
-        )
+        before, after = (list(self.shapes[value][1:]) for value in (source, result))
+        return Graph(self.nodes, source, before, self.original(result), after)
 
     def _result(self, node: fx.Node) -> str:
         results = cast(tuple[Any, ...], node.args[0])
@@ -93,7 +94,7 @@ class Lowering:
             raise ExportError("pack: the model's output does not depend on its input.")
         if results[0].name in self.heads or self.value(results[0]) in self.stacks:
             raise ExportError("pack: the model returns heads of an attention, not a plain tensor.")
-        return self.original(self.as_rows(results[0], results[0]))
+        return self.as_rows(results[0], results[0])
 
     def original(self, value: str) -> str:
         """Return the value that another one is with a different shape."""
@@ -227,7 +228,7 @@ class Lowering:
             return
         aten_attention.check_layout(self, node, flat(arguments))
         if target in SAME:
-            self._same(node, arguments[0])
+            self._same(node, arguments)
         elif target in aten.HANDLERS:
             aten.HANDLERS[target](self, node, arguments)
         else:
@@ -253,15 +254,24 @@ class Lowering:
             elif where[0] == place and later & set(other.users):
                 self.refuse(node, "changes a tensor in place of which a view is read later")
 
-    def _same(self, node: fx.Node, x: fx.Node) -> None:
+    def _same(self, node: fx.Node, arguments: list[Any]) -> None:
+        x = arguments[0]
         before, after = (item.meta["val"].dtype for item in (x, node))
         if before.is_floating_point and not after.is_floating_point:
             self.refuse(node, "turns real numbers into whole ones")
+        if after not in (before, *EXACT):
+            self.refuse(node, f"rounds to {str(after).removeprefix('torch.')}")
+        if "dropout" in str(node.target) and arguments[2] and arguments[1] > 0:
+            self.refuse(node, "drops values in evaluation, too; give it training=self.training")
         self.alias[node.name] = self.value(x)
         if x.name in self.heads:
             self.heads[node.name] = self.heads[x.name]
 
     def _evaluate(self, node: fx.Node) -> Any:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            self.refuse(node, "draws random numbers")
+        if _aliasing(getattr(node.target, "_schema", None))[0]:
+            self.refuse(node, "changes a constant in place")
         arguments = [self.constant(item) for item in node.args]
         keywords = {key: self.constant(item) for key, item in node.kwargs.items()}
         with torch.no_grad():
@@ -269,11 +279,7 @@ class Lowering:
 
     def refuse(self, node: fx.Node, why: str) -> None:
         """Raise an ExportError that names the operator and its module."""
-        module, place = module_of(node), "in"
-        if not module:  # called by the model itself: name what came before
-            module, place = _module_before(node), "behind"
-        where = f'{place} module "{module}"' if module else 'in module ""'
-        raise ExportError(f"pack: {node.target} {where} {why}.")
+        raise refusal(node, why)
 
     def vector(self, node: fx.Node, constant: Any, like: Any) -> Tensor:
         """Return a constant that broadcasts over a value as one number, or one per channel."""
@@ -320,6 +326,15 @@ def normal_arguments(node: fx.Node) -> list[Any]:
     for parameter in cast(Any, node.target)._schema.arguments[len(arguments) :]:
         arguments.append(node.kwargs.get(parameter.name, parameter.default_value))
     return arguments
+
+
+def refusal(node: fx.Node, why: str) -> ExportError:
+    """Return the error that names an operator, its module and what is wrong."""
+    module, place = module_of(node), "in"
+    if not module:  # called by the model itself: name what came before
+        module, place = _module_before(node), "behind"
+    where = f'{place} module "{module}"' if module else 'in module ""'
+    return ExportError(f"pack: {node.target} {where} {why}.")
 
 
 def _module_before(node: fx.Node) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError, ExportError, did_you_mean
+from surge.export.batch import check_batch
 from surge.export.container import to_bytes
 from surge.export.encode import encode
 from surge.export.fold import fold
@@ -84,6 +85,7 @@ def pack(
     model, given = with_one_input(model, example_input)
     example = _one_tensor(given)
     traced = trace(model, example)
+    check_batch(traced.program, trace(model, example, samples=3).program)
     graph = Lowering(traced).run()
     fold(graph)
     facts = _facts(preprocessing, classes, accuracy, graph.input_shape, graph.output_shape)
