@@ -19,10 +19,13 @@ FUNCTIONS = {
     "subtract a vector": lambda x: x - VECTOR,
     "multiply by a vector": lambda x: VECTOR * x,
     "divide by a number": lambda x: x / 3,
+    "multiply by numbers made on the way": lambda x: x * torch.zeros(1).add_(2) * torch.tensor(1.5),
     "product of two": lambda x: x * x.abs(),
     "global mean": lambda x: x.mean((2, 3)),
     "global mean, kept": lambda x: x.mean((2, 3), keepdim=True),
     "mean over channels": lambda x: x.mean(1, keepdim=True),
+    "softmax of a sum with every channel": lambda x: (x + x.mean((2, 3), keepdim=True)).softmax(1),
+    "softmax of a sum with one channel": lambda x: _softmax(F.max_pool2d(x, (6, 1))),
     "reshape": lambda x: x.reshape(x.shape[0], -1),
     "all of it": lambda x: x[:, :],
     "no pad": lambda x: F.pad(x, (0, 0, 0, 0, 1, 2)),
@@ -49,6 +52,10 @@ def _in_place(y):
     dropped = F.dropout(y, training=False)  # is y itself
     F.relu_(dropped)
     return y - 0.5 * dropped
+
+
+def _softmax(y):
+    return (y + y.mean(1, keepdim=True)).softmax(1)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

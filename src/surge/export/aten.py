@@ -105,6 +105,8 @@ def add_rows(low: "Lowering", node: fx.Node, left: Any, right: Any) -> bool:
 @handles("aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor")
 def _add(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     left, right, alpha = a
+    if node.meta["val"].dtype == torch.bool:
+        low.refuse(node, "adds truth values")
     sign = -1 if "sub" in str(node.target) else 1
     if low.is_value(left) and low.is_value(right):
         same = low.shape(left) == low.shape(right)

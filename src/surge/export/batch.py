@@ -11,7 +11,7 @@ from surge.export.lower import normal_arguments, refusal
 
 SIZES = ("size", "shape")
 """Arguments that may hold the batch: what it is, a later operator says."""
-WHY = "depends on how many samples a batch holds"
+WHY = "depends on how many samples a batch holds, or on earlier calls"
 
 
 def check_batch(one: ExportedProgram, other: ExportedProgram) -> None:

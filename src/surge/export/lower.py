@@ -57,6 +57,8 @@ class Lowering:
         """Constants that are rows of a table, from the named one on."""
         self.renamed: dict[str, str] = {}
         """Values that only have another shape in torch, and what they are."""
+        self.kept: set[int] = set()
+        """Where the tensors of the model itself lie."""
         self.memory: dict[fx.Node, tuple[str, str]] = {}
         """Where the values of fx nodes lie in torch, and which view of that they are."""
 
@@ -65,6 +67,7 @@ class Lowering:
         program = self.traced.program
         signature = program.graph_signature
         stored = {**program.state_dict, **program.constants}
+        self.kept = {_storage(item) for item in stored.values() if isinstance(item, Tensor)}
         named = {
             **signature.inputs_to_parameters,
             **signature.inputs_to_buffers,
@@ -270,9 +273,10 @@ class Lowering:
     def _evaluate(self, node: fx.Node) -> Any:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             self.refuse(node, "draws random numbers")
-        if _aliasing(getattr(node.target, "_schema", None))[0]:
-            self.refuse(node, "changes a constant in place")
         arguments = [self.constant(item) for item in node.args]
+        written, _ = _aliasing(getattr(node.target, "_schema", None))
+        if written and _storage(arguments[0]) in self.kept:
+            self.refuse(node, "changes a parameter or a buffer of the model")
         keywords = {key: self.constant(item) for key, item in node.kwargs.items()}
         with torch.no_grad():
             return cast(Callable[..., Any], node.target)(*arguments, **keywords)
@@ -303,6 +307,10 @@ def _aliasing(schema: Any) -> tuple[bool, bool]:
         return False, False
     given, made = schema.arguments[0].alias_info, schema.returns[0].alias_info
     return given is not None and given.is_write, made is not None
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _after(node: fx.Node) -> Iterator[fx.Node]:
