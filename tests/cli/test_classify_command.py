@@ -14,6 +14,7 @@ from surge.cli import main
 from surge.cli._classifying import read_picture
 from surge.data import load_cifar10
 from surge.export import pack
+from surge.export.container import seal
 from surge.pretrained import engine_accuracy, pretrained_path
 from tests.runtime.building import import_engine
 
@@ -97,6 +98,14 @@ def test_classify_with_a_file_of_ones_own(engine, tmp_path, capsys):
     best = found["top"][0]
     assert best["class"] == f"class {int(wanted.argmax())}"
     assert best["probability"] == pytest.approx(float(wanted.max()), abs=2e-4)
+
+
+def test_classify_with_a_file_of_impossible_facts_is_one_sentence(engine, tmp_path, capsys):
+    model, path = torch.nn.Flatten().eval(), tmp_path / "mine.surge"
+    pack(model, torch.zeros(1, 1, 4, 4), path, classes=[""] * 16)
+    path.write_bytes(seal(path.read_bytes().replace(rb"[\"\",", b"[1234,")))
+    assert main(["classify", str(tmp_path / "x.png"), "--model", str(path)]) == 2
+    assert "damaged header" in capsys.readouterr().err
 
 
 def test_unreadable_pictures_are_one_line_each_and_exit_code_2(engine, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import surge
@@ -24,6 +25,7 @@ def _seen_before_a_change(y):
     return rows
 
 
+HOW_MANY = "depends on how many samples a batch holds"
 IMAGES = torch.zeros(1, 4, 6, 6)
 
 
@@ -33,7 +35,7 @@ IMAGES = torch.zeros(1, 4, 6, 6)
         (torch.sin, "aten.sin.default"),
         (lambda x: _seen_before_a_change(2 * x), "of which a view is read later"),
         (lambda x: x @ x.transpose(2, 3), "has no operator in the packed format"),
-        (lambda x: nn.functional.pad(x, (1, 1, 1, 1)), "pads dimensions other than the channels"),
+        (lambda x: F.pad(x, (1, 1, 1, 1)), "pads dimensions other than the channels"),
         (lambda x: x[:, :, 1:], "every n-th row or column"),
         (lambda x: x[:2], "every n-th row or column"),
         (lambda x: x.reshape(x.shape[0], 4, 36), "reshapes"),
@@ -42,10 +44,23 @@ IMAGES = torch.zeros(1, 4, 6, 6)
         (lambda x: torch.cat([x, x], 2), "another dimension than the channels"),
         (lambda x: x.mean(1), "averages dimensions"),
         (lambda x: x.clamp(min=0), "one side only"),
-        (lambda x: nn.functional.max_pool2d(x, 4, 3, ceil_mode=True), "over the edge"),
-        (lambda x: nn.functional.max_pool2d(x, 3, 1, 1, 2), "both dilation and padding"),
-        (lambda x: nn.functional.adaptive_avg_pool2d(x, 4), "different sizes"),
+        (lambda x: F.max_pool2d(x, 4, 3, ceil_mode=True), "over the edge"),
+        (lambda x: F.max_pool2d(x, 3, 1, 1, 2), "both dilation and padding"),
+        (lambda x: F.adaptive_avg_pool2d(x, 4), "different sizes"),
         (lambda x: x + torch.arange(6.0), "not per channel"),
+        (lambda x: x.mean(None, keepdim=True), "averages dimensions"),
+        (lambda x: F.avg_pool2d(x, 2, divisor_override=-3), "divides by -3"),
+        (lambda x: F.dropout(x), "drops values in evaluation"),
+        (lambda x: x.half().float(), "rounds to float16"),
+        (lambda x: x * torch.rand(1), "draws random numbers"),
+        (lambda x: x[x > 0], "aten.gt.Scalar"),
+        (lambda x: x.eq(0) + x.eq(0), "adds truth values"),
+        (lambda x: F.avg_pool2d(x, 1, 2**17), "a stride of 131072; the most is 65536"),
+        (lambda x: x / x.shape[0], "aten.div.Tensor"),
+        (lambda x: x * torch.tensor(float(x.shape[0])), HOW_MANY),
+        (lambda x: x * torch.full((1,), x.numel()), HOW_MANY),
+        (lambda x: F.avg_pool2d(x, len(x)), HOW_MANY),
+        (lambda x: 2 * x if len(x) > 2 else x, HOW_MANY),
         (lambda x: (x, x), "returns 2 values"),
         (lambda x: torch.ones(2, 3), "does not depend on its input"),
     ],
@@ -75,6 +90,15 @@ def test_weights_of_other_values_are_refused_by_name(tmp_path):
 def test_embedding_of_real_numbers_is_refused_by_name(tmp_path):
     layer = nn.Sequential(surge.BinaryEmbedding(4, 4))
     assert '"0" (BinaryEmbedding' in refusal(layer, torch.zeros(1, 4), tmp_path / "m.surge")
+
+
+def test_constant_that_changes_is_refused_and_left_as_it_was(tmp_path):
+    model = nn.Sequential(nn.BatchNorm2d(4))
+    mean = model[0].running_mean
+    model.append(Applies(lambda x: x + mean[:, None, None].add_(1)))
+    model[1].register_buffer("mean", mean)
+    assert "changes a parameter or a buffer" in refusal(model, IMAGES, tmp_path / "m.surge")
+    assert not mean.any()
 
 
 def test_control_flow_on_values_is_refused(tmp_path):

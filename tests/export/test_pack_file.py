@@ -120,6 +120,11 @@ def test_packing_twice_gives_the_same_tensors(tmp_path):
         ({"classes": ["a"]}, "1 names, but the model has 2 outputs"),
         ({"preprocessing": {"mean": [0.0]}}, "preprocessing must be"),
         ({"preprocessing": {"mean": [0, 0, 0], "std": [1, 0, 1]}}, "preprocessing must be"),
+        ({"preprocessing": {"mean": 0.5, "std": 0.5}}, "preprocessing must be"),
+        (
+            {"preprocessing": {"mean": [0, 0, 0], "std": [1, 1, float("nan")]}},
+            "preprocessing must be",
+        ),
     ],
 )
 def test_wrong_option_is_named_and_nothing_is_written(tmp_path, options, words):

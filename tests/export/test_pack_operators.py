@@ -19,10 +19,13 @@ FUNCTIONS = {
     "subtract a vector": lambda x: x - VECTOR,
     "multiply by a vector": lambda x: VECTOR * x,
     "divide by a number": lambda x: x / 3,
+    "multiply by numbers made on the way": lambda x: x * torch.zeros(1).add_(2) * torch.tensor(1.5),
     "product of two": lambda x: x * x.abs(),
     "global mean": lambda x: x.mean((2, 3)),
     "global mean, kept": lambda x: x.mean((2, 3), keepdim=True),
     "mean over channels": lambda x: x.mean(1, keepdim=True),
+    "softmax of a sum with every channel": lambda x: (x + x.mean((2, 3), keepdim=True)).softmax(1),
+    "softmax of a sum with one channel": lambda x: _softmax(F.max_pool2d(x, (6, 1))),
     "reshape": lambda x: x.reshape(x.shape[0], -1),
     "all of it": lambda x: x[:, :],
     "no pad": lambda x: F.pad(x, (0, 0, 0, 0, 1, 2)),
@@ -33,9 +36,12 @@ FUNCTIONS = {
     "adaptive average": lambda x: F.adaptive_avg_pool2d(x, 2),
     "divided average of one": lambda x: F.adaptive_avg_pool2d(x, 6) / 1.5,
     "average of one, divided and not": lambda x: (s := F.avg_pool2d(x, 1)) + s / 4,
+    "average of one, read by another name": lambda x: (s := F.avg_pool2d(x, 1)) + s.detach() / 4,
+    "average of one, divided by much": lambda x: F.avg_pool2d(x, 1) / 2.0**30 * 2.0**30,
     "average of one, doubled": lambda x: F.avg_pool2d(x, 1) / 0.5,
     "maximum with a border": lambda x: F.max_pool2d(x, 3, 2, 1),
     "harmless ceiling": lambda x: F.max_pool2d(x, 2, ceil_mode=True),
+    "clamp with crossed ends": lambda x: x.clamp(1, -1),
     "clamp without an upper end": lambda x: x.clamp(0, float("inf")),
     "pool of the input": lambda x: F.max_pool2d(x, 2) + 1,
     "changed in place, read by its other names": lambda x: _in_place(2 * x),
@@ -48,11 +54,24 @@ def _in_place(y):
     return y - 0.5 * dropped
 
 
+def _softmax(y):
+    return (y + y.mean(1, keepdim=True)).softmax(1)
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_operator_on_images_gives_torchs_output(engine, tmp_path, name):
     torch.manual_seed(0)
     model, x = Applies(FUNCTIONS[name]).eval(), torch.randn(3, 4, 6, 6)
     assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+
+
+@pytest.mark.parametrize("layers", [(), (nn.Conv1d(1, 1, 3),)])
+def test_added_dimension_is_one_of_the_output(engine, tmp_path, layers):
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Applies(lambda x: x.unsqueeze(1)), *layers).eval(), torch.randn(3, 8)
+    actual, wanted = packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x)
+    assert actual.shape == wanted.shape
+    assert_close(actual, wanted)
 
 
 def test_same_padding_and_a_separate_sign_pack(engine, tmp_path):

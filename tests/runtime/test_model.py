@@ -39,6 +39,37 @@ def test_model_describes_itself(engine, file):
     assert "recu" in repr(model) and model.workspace_bytes > 0
 
 
+HOSTILE = (
+    ["classes", "{"],
+    ["classes", "[" * 10_000],
+    ["classes", "3"],
+    ["classes", '["a"]'],
+    ["classes", "[1, 2]"],
+    ["preprocessing", "["],
+    ["preprocessing", "[1]"],
+    ["preprocessing", "{}"],
+    ["preprocessing", '{"mean": 0, "std": 1, "maximum": 255}'],
+    ["preprocessing", '{"mean": [0, 0], "std": [1, 1], "maximum": 255}'],
+    ["preprocessing", '{"mean": ["0"], "std": [1], "maximum": 255}'],
+    ["preprocessing", '{"mean": [0], "std": [0], "maximum": 255}'],
+    ["preprocessing", '{"mean": [NaN], "std": [1], "maximum": 255}'],
+    ["preprocessing", '{"mean": [0], "std": [1], "maximum": 1%s}' % ("0" * 400)],
+)
+
+
+@pytest.mark.parametrize(("key", "text"), HOSTILE)
+def test_facts_that_cannot_be_are_an_error_message(engine, key, text):
+    flat = {"op": "flatten", "name": "0", "inputs": ["input"], "output": "v0", "channels_first": 1}
+    graph = {
+        "input": {"value": "input", "shape": [1, 1, 2]},
+        "output": {"value": "v0", "shape": [2]},
+        "nodes": [flat],
+    }
+    model = engine.load(to_bytes(graph, {}, {key: text}))
+    with pytest.raises(engine.PackedFileError, match=f'damaged header: "{key}" is not'):
+        getattr(model, key)
+
+
 def test_content_loads_as_the_file_does(engine, file, batch):
     wanted = engine.load(file).run(batch)
     assert np.array_equal(engine.load(file.read_bytes()).run(batch), wanted)

@@ -4,7 +4,7 @@ import ctypes
 import json
 import os
 import weakref
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from surge_runtime.library import ERROR_BYTES, PackedFileError, library
 
 Array = NDArray[np.float32]
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def load(
@@ -64,13 +65,19 @@ class Model:
     @property
     def classes(self) -> list[str] | None:
         """Names of the outputs, if the file has them."""
-        names: list[str] | None = self._json("classes")
+        names = self._json("classes")
+        if names is not None and not _are_names(names, self.output_shape[-1]):
+            raise PackedFileError('damaged header: "classes" is not one name per output')
         return names
 
     @property
     def preprocessing(self) -> dict[str, Any] | None:
         """How stored pixels become input (mean, std, maximum), if the file says so."""
-        facts: dict[str, Any] | None = self._json("preprocessing")
+        facts = self._json("preprocessing")
+        if facts is not None and not _are_facts(facts, self.input_shape[0]):
+            raise PackedFileError(
+                'damaged header: "preprocessing" is not a mean and a std per channel and a maximum'
+            )
         return facts
 
     @property
@@ -171,7 +178,10 @@ class Model:
 
     def _json(self, key: str) -> Any:
         text = self.metadata(key)
-        return None if text is None else json.loads(text)
+        try:
+            return None if text is None else json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise PackedFileError(f'damaged header: "{key}" is not JSON') from error
 
     def __repr__(self) -> str:
         """Name sizes, method and kernels."""
@@ -179,3 +189,20 @@ class Model:
             f"<surge_runtime.Model {self.input_shape} -> {self.output_shape}, "
             f"{self.metadata('method')}, {self.tier}>"
         )
+
+
+def _are_names(given: Any, count: int) -> TypeGuard[list[str]]:
+    return (
+        isinstance(given, list) and len(given) == count and all(isinstance(n, str) for n in given)
+    )
+
+
+def _are_facts(given: Any, channels: int) -> TypeGuard[dict[str, Any]]:
+    if not isinstance(given, dict) or set(given) != {"mean", "std", "maximum"}:
+        return False
+    lists = [given["mean"], given["std"]]
+    if not all(isinstance(part, list) and len(part) == channels for part in lists):
+        return False
+    numbers = [*given["mean"], *given["std"], given["maximum"]]
+    real = all(isinstance(n, int | float) and abs(n) <= LARGEST for n in numbers)
+    return real and min(*given["std"], given["maximum"]) > 0

@@ -38,9 +38,8 @@ def classify(command: ClassifyCommand, console: Console) -> int:
         raise ConfigError(f"--top {command.top} must be at least 1.")
     if not command.images:
         raise ConfigError("no image was given: surge classify IMAGE...")
-    model = _load(command.model, command.threads)
+    model, classes, maximum = _load(command.model, command.threads)
     channels, height, width = _input_shape(model, command.model)
-    maximum = float((model.preprocessing or {}).get("maximum", 255.0))
     answers: list[dict[str, Any]] = []
     failures: list[str] = []
     for path in command.images:
@@ -50,7 +49,7 @@ def classify(command: ClassifyCommand, console: Console) -> int:
             failures.append(str(error))
             continue
         logits = model.run(model.preprocess(picture.pixels[None]))[0]
-        answers.append(answer(path, picture, logits, model.classes, command.top))
+        answers.append(answer(path, picture, logits, classes, command.top))
     if command.json:
         console.print(json.dumps(answers, indent=2), markup=False, soft_wrap=True)
     else:
@@ -69,8 +68,8 @@ def classify(command: ClassifyCommand, console: Console) -> int:
     return UNREADABLE if failures else 0
 
 
-def _load(name: str, threads: int) -> Any:
-    """Load a shipped network by name, or a packed file."""
+def _load(name: str, threads: int) -> tuple[Any, list[str] | None, float]:
+    """Load a shipped network by name, or a packed file; its classes and its largest pixel."""
     if Path(name).is_dir():
         packed = shlex.quote(str(Path(name) / "model.surge"))
         raise ConfigError(
@@ -79,7 +78,8 @@ def _load(name: str, threads: int) -> Any:
         )
     is_file = name.endswith(".surge") or Path(name).is_file()
     try:
-        return load_packed(Path(name) if is_file else pretrained_path(name), threads=threads)
+        model = load_packed(Path(name) if is_file else pretrained_path(name), threads=threads)
+        return model, model.classes, float((model.preprocessing or {}).get("maximum", 255.0))
     except ValueError as error:  # the engine's word for a damaged file, or threads=0
         raise ConfigError(str(error)) from error
 

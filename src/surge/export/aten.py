@@ -16,6 +16,10 @@ Handler = Callable[["Lowering", fx.Node, list[Any]], Any]
 HANDLERS: dict[str, Handler] = {}
 
 
+MOST = 2**28
+"""The largest whole number that stands for a size in a file."""
+
+
 def handles(*targets: str) -> Callable[[Handler], Handler]:
     """Register a function for torch operators."""
 
@@ -101,6 +105,8 @@ def add_rows(low: "Lowering", node: fx.Node, left: Any, right: Any) -> bool:
 @handles("aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor")
 def _add(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     left, right, alpha = a
+    if node.meta["val"].dtype == torch.bool:
+        low.refuse(node, "adds truth values")
     sign = -1 if "sub" in str(node.target) else 1
     if low.is_value(left) and low.is_value(right):
         same = low.shape(left) == low.shape(right)
@@ -143,10 +149,10 @@ def _multiply(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         divides
         and constant.numel() == 1
         and previous is not None
-        and previous.output == low.value(value)
+        and previous.output == value.name  # and nobody reads it by another name
         and previous.numbers.get("divisor") == 1
         and len(value.users) == 1
-        and (whole := float(constant.detach())) >= 1
+        and 1 <= (whole := float(constant.detach())) <= MOST
         and whole.is_integer()
     ):
         previous.numbers["divisor"] = int(whole)
@@ -197,6 +203,7 @@ def _clamp(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     # A file has no infinities, and no finite number lies beyond these.
     largest = torch.finfo(torch.float32).max
     limits = {"low": max(float(lower), -largest), "high": min(float(upper), largest)}
+    limits["low"] = min(limits.values())  # torch takes the upper one where they are crossed
 
     def arithmetic(t: Tensor) -> Tensor:
         return t.clamp(limits["low"], limits["high"])

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from surge.export.aten import handles, pair, window
+from surge.export.aten import MOST, handles, pair, window
 from surge.export.aten_attention import as_heads
 
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     numbers = window(as_list(kernel), stride or kernel, padding, 1, flat=flat)
     size = numbers["kernel"]
     _no_ceiling(low, node, x, numbers, ceil_mode)
+    if divisor is not None and not 1 <= divisor <= MOST:
+        low.refuse(node, f"divides by {divisor}; accepted are 1 to {MOST}")
     if divisor is not None:
         numbers["divisor"] = int(divisor)
     elif include_pad or not any(numbers["padding"]):
@@ -100,7 +102,7 @@ def _adaptive_flat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 def _mean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, dims, keep, _ = a
     shape = low.shape(x)
-    axes = sorted(int(d) % len(shape) for d in dims)
+    axes = sorted(int(d) % len(shape) for d in dims or range(len(shape)))
     if axes == [low.channel_axis(low.value(x))] and keep:
         low.emit(node, "channel_mean", [x])
     elif axes == list(range(1, len(shape))) and keep:

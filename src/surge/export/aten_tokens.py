@@ -42,7 +42,7 @@ def _unsqueeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     axis = int(a[1]) % (len(shape) + 1)
     if any(size != 1 for size in shape[1:-1]) or not 1 <= axis < len(shape):
         low.refuse(node, f"adds dimension {axis} to a tensor of shape {shape}, batch included")
-    low.rename(node, low.value(a[0]))
+    low.rename(node, low.as_rows(node, a[0]))
 
 
 @handles("aten.eq.Scalar")
@@ -53,11 +53,12 @@ def _equals(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 @handles("aten.softmax.int")
 def _softmax(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     shape = low.shape(a[0])
-    if int(a[1]) % len(shape) != low.channel_axis(low.value(a[0])):
+    axis = low.channel_axis(low.value(a[0]))
+    if int(a[1]) % len(shape) != axis:
         low.refuse(node, f"acts on dimension {a[1]} of a tensor of shape {shape}")
     made = low.producer(low.value(a[0]))
-    per_channel = (*(1 for _ in shape[2:]), shape[-1])
-    if made is not None and made.op == "add" and low.shapes[made.inputs[1]][1:] == per_channel:
+    per_channel = tuple(full if i in (0, axis) else 1 for i, full in enumerate(shape))
+    if made is not None and made.op == "add" and low.shapes[made.inputs[1]] == per_channel:
         low.emit(node, "softmax", list(made.inputs))  # with a term, such as a mask
     else:
         low.emit(node, "softmax", [a[0]])

@@ -13,6 +13,8 @@ from surge.export.pixels import rounded
 from surge.summary import Rest
 
 Arrays = dict[str, NDArray[Any]]
+LARGEST = {"kernel": 2**16, "stride": 2**16, "padding": 2**10, "dilation": 2**10}
+"""What the engine takes of a window's numbers."""
 
 
 def pack_bits(values: Tensor) -> NDArray[np.uint8]:
@@ -70,6 +72,9 @@ class Encoder:
     def node(self, node: Node) -> dict[str, Any]:
         """Return a node as it stands in the file, its tensors stored."""
         name = node.module or node.output
+        for key, most in LARGEST.items():
+            if (given := max(node.numbers.get(key, (0,)))) > most:
+                raise ExportError(f'pack: "{name}" has a {key} of {given}; the most is {most}.')
         entry: dict[str, Any] = {
             "op": node.op,
             "name": name,

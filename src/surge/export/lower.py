@@ -31,6 +31,8 @@ SAME = (
     "aten.to.device",
 )
 """Operators that change no value in evaluation."""
+EXACT = (torch.float32, torch.float64, torch.int32, torch.int64)
+"""Types that hold every value of the engine's; of whole numbers, all that it can count to."""
 
 
 class Lowering:
@@ -55,6 +57,8 @@ class Lowering:
         """Constants that are rows of a table, from the named one on."""
         self.renamed: dict[str, str] = {}
         """Values that only have another shape in torch, and what they are."""
+        self.kept: set[int] = set()
+        """Where the tensors of the model itself lie."""
         self.memory: dict[fx.Node, tuple[str, str]] = {}
         """Where the values of fx nodes lie in torch, and which view of that they are."""
 
@@ -63,6 +67,7 @@ class Lowering:
         program = self.traced.program
         signature = program.graph_signature
         stored = {**program.state_dict, **program.constants}
+        self.kept = {_storage(item) for item in stored.values() if isinstance(item, Tensor)}
         named = {
             **signature.inputs_to_parameters,
             **signature.inputs_to_buffers,
@@ -81,9 +86,8 @@ class Lowering:
         for made in self.nodes:
             made.inputs = [self.original(value) for value in made.inputs]
             made.residual = None if made.residual is None else self.original(made.residual)
-        return Graph(
-            self.nodes, source, list(self.shapes[source][1:]), result, list(self.shapes[result][1:])
-        )
+        before, after = (list(self.shapes[value][1:]) for value in (source, result))
+        return Graph(self.nodes, source, before, self.original(result), after)
 
     def _result(self, node: fx.Node) -> str:
         results = cast(tuple[Any, ...], node.args[0])
@@ -93,7 +97,7 @@ class Lowering:
             raise ExportError("pack: the model's output does not depend on its input.")
         if results[0].name in self.heads or self.value(results[0]) in self.stacks:
             raise ExportError("pack: the model returns heads of an attention, not a plain tensor.")
-        return self.original(self.as_rows(results[0], results[0]))
+        return self.as_rows(results[0], results[0])
 
     def original(self, value: str) -> str:
         """Return the value that another one is with a different shape."""
@@ -227,7 +231,7 @@ class Lowering:
             return
         aten_attention.check_layout(self, node, flat(arguments))
         if target in SAME:
-            self._same(node, arguments[0])
+            self._same(node, arguments)
         elif target in aten.HANDLERS:
             aten.HANDLERS[target](self, node, arguments)
         else:
@@ -253,27 +257,33 @@ class Lowering:
             elif where[0] == place and later & set(other.users):
                 self.refuse(node, "changes a tensor in place of which a view is read later")
 
-    def _same(self, node: fx.Node, x: fx.Node) -> None:
+    def _same(self, node: fx.Node, arguments: list[Any]) -> None:
+        x = arguments[0]
         before, after = (item.meta["val"].dtype for item in (x, node))
         if before.is_floating_point and not after.is_floating_point:
             self.refuse(node, "turns real numbers into whole ones")
+        if after not in (before, *EXACT):
+            self.refuse(node, f"rounds to {str(after).removeprefix('torch.')}")
+        if "dropout" in str(node.target) and arguments[2] and arguments[1] > 0:
+            self.refuse(node, "drops values in evaluation, too; give it training=self.training")
         self.alias[node.name] = self.value(x)
         if x.name in self.heads:
             self.heads[node.name] = self.heads[x.name]
 
     def _evaluate(self, node: fx.Node) -> Any:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            self.refuse(node, "draws random numbers")
         arguments = [self.constant(item) for item in node.args]
+        written, _ = _aliasing(getattr(node.target, "_schema", None))
+        if written and _storage(arguments[0]) in self.kept:
+            self.refuse(node, "changes a parameter or a buffer of the model")
         keywords = {key: self.constant(item) for key, item in node.kwargs.items()}
         with torch.no_grad():
             return cast(Callable[..., Any], node.target)(*arguments, **keywords)
 
     def refuse(self, node: fx.Node, why: str) -> None:
         """Raise an ExportError that names the operator and its module."""
-        module, place = module_of(node), "in"
-        if not module:  # called by the model itself: name what came before
-            module, place = _module_before(node), "behind"
-        where = f'{place} module "{module}"' if module else 'in module ""'
-        raise ExportError(f"pack: {node.target} {where} {why}.")
+        raise refusal(node, why)
 
     def vector(self, node: fx.Node, constant: Any, like: Any) -> Tensor:
         """Return a constant that broadcasts over a value as one number, or one per channel."""
@@ -299,6 +309,10 @@ def _aliasing(schema: Any) -> tuple[bool, bool]:
     return given is not None and given.is_write, made is not None
 
 
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 def _after(node: fx.Node) -> Iterator[fx.Node]:
     """Yield the nodes that come later."""
     while (node := node.next).op != "root":
@@ -320,6 +334,15 @@ def normal_arguments(node: fx.Node) -> list[Any]:
     for parameter in cast(Any, node.target)._schema.arguments[len(arguments) :]:
         arguments.append(node.kwargs.get(parameter.name, parameter.default_value))
     return arguments
+
+
+def refusal(node: fx.Node, why: str) -> ExportError:
+    """Return the error that names an operator, its module and what is wrong."""
+    module, place = module_of(node), "in"
+    if not module:  # called by the model itself: name what came before
+        module, place = _module_before(node), "behind"
+    where = f'{place} module "{module}"' if module else 'in module ""'
+    return ExportError(f"pack: {node.target} {where} {why}.")
 
 
 def _module_before(node: fx.Node) -> str:

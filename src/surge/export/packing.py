@@ -1,5 +1,6 @@
 """pack: write a trained model as one small file that the engine runs."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ConfigError, ExportError, did_you_mean
+from surge.export.batch import check_batch
 from surge.export.container import to_bytes
 from surge.export.encode import encode
 from surge.export.fold import fold
@@ -85,6 +87,7 @@ def pack(
     example = _one_tensor(given)
     traced = trace(model, example)
     graph = Lowering(traced).run()
+    check_batch(traced.program, trace(model, example, samples=3).program)
     fold(graph)
     facts = _facts(preprocessing, classes, accuracy, graph.input_shape, graph.output_shape)
     methods = sorted({layer.method.name for _, layer in traced.layers})
@@ -159,13 +162,18 @@ def _facts(
 
 def _preprocessing(given: Mapping[str, Any], channels: int) -> dict[str, Any]:
     known = {"maximum": 255.0, **given}
-    fits = set(known) == {"mean", "std", "maximum"} and float(known["maximum"]) > 0
+    try:
+        lists = {key: [float(item) for item in known[key]] for key in ("mean", "std")}
+        maximum = float(known["maximum"])
+    except (KeyError, TypeError, ValueError):
+        lists, maximum = {"mean": [], "std": []}, 0.0
+    numbers = [*lists["mean"], *lists["std"], maximum]
+    fits = set(known) == {"mean", "std", "maximum"} and all(math.isfinite(n) for n in numbers)
     for key in ("mean", "std"):
-        fits = fits and len(known[key]) == channels
-    if not fits or min(known["std"]) <= 0:
+        fits = fits and len(lists[key]) == channels
+    if not fits or min(*lists["std"], maximum) <= 0:
         raise ConfigError(
             'preprocessing must be {"mean": [...], "std": [...], "maximum": 255} with one mean and '
             f"one std above 0 for each of the {channels} input channels; got {dict(given)}."
         )
-    lists = {key: [float(item) for item in known[key]] for key in ("mean", "std")}
-    return {**lists, "maximum": float(known["maximum"])}
+    return {**lists, "maximum": maximum}

@@ -68,7 +68,7 @@ class Traced:
     layers: tuple[tuple[str, BinaryLayer], ...]
 
 
-def trace(model: nn.Module, example: Tensor) -> Traced:
+def trace(model: nn.Module, example: Tensor, *, samples: int = 2) -> Traced:
     """Trace the model in evaluation mode; it is left as it was.
 
     The example is traced with a batch of two, so that the batch is told from a dimension of one.
@@ -76,7 +76,7 @@ def trace(model: nn.Module, example: Tensor) -> Traced:
     layers = tuple(binary_layers(model))
     for name, layer in layers:
         check_layer(name, layer)
-    batch = torch.cat([example[:1], example[:1]])
+    batch = torch.cat([example[:1]] * samples)
     with torch.no_grad(), evaluating(model), _as_leaves(layers):
         try:
             program = torch.export.export(model, (batch,))
