@@ -5,8 +5,9 @@ WORKERS ?= 2
 VENV  := .venv
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.setup
-# The engine is compiled when the environment is made, and again when its sources change.
-ENGINE := runtime/pyproject.toml runtime/CMakeLists.txt $(wildcard runtime/src/* runtime/include/*)
+# The engine is installed when the environment is made, and again when its sources change.
+ENGINE := runtime/pyproject.toml runtime/CMakeLists.txt \
+	$(wildcard runtime/src/* runtime/include/* runtime/python/surge_runtime/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lint format test coverage test-gpu demo docs figures tables clean
