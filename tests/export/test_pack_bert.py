@@ -147,7 +147,7 @@ def heads(x):
         (lambda x: x.long().float(), "turns real numbers into whole ones"),
         (lambda x: nn.functional.gelu(x, approximate="tanh"), 'is approximated by "tanh"'),
         (lambda x: nn.functional.layer_norm(x, [6, 8]), "norms dimensions"),
-        (lambda x: x[:, :, 0], "selects from dimension 2"),
+        (lambda x: x[0], "selects from dimension 0"),
     ],
 )
 def test_what_no_operator_can_do_is_refused(tmp_path, function, words):

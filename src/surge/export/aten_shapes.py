@@ -131,12 +131,53 @@ def _abs(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "absolute", [a[0]])
 
 
-@handles(
-    "aten.flatten.using_ints",
-    "aten.view.default",
-    "aten.reshape.default",
-    "aten.squeeze.dims",
-)
+def _stored(shape: tuple[int, ...], *, channels_first: bool) -> tuple[int, ...]:
+    """Return the rows, columns and channels that the engine has of a shape."""
+    pixels, channels = shape[1:-1], shape[-1]
+    if channels_first:
+        pixels, channels = shape[2:], shape[1]
+    return (*(1,) * (2 - len(pixels)), *pixels, channels)
+
+
+def renames(low: "Lowering", node: fx.Node, x: Any, after: tuple[int, ...]) -> bool:
+    """Let a reshape be another name of its input if all values stay; return whether they do."""
+    value, before = low.value(x), low.shape(x)
+    if len(after) not in (3, 4):
+        return False
+    now = low.channel_axis(value) == 1
+    for own in (now, not now) if len(before) == 3 else (now,):
+        held = _stored(before, channels_first=own)
+        ordered = 1 in (held[0] * held[1], held[2])  # the same with channels first and last
+        for first in (True, False):
+            if (ordered or first == own) and _stored(after, channels_first=first) == held:
+                low.rename(node, low.in_layout(node, value, own), channels_first=first)
+                return True
+    return False
+
+
+@handles("aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze.default")
+def _squeeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    rank = len(low.shape(a[0]))
+    if len(a) == 1 or any(axis % rank == 0 for axis in as_list(a[1])):
+        low.refuse(node, "drops the batch, too, where that is one sample; name other dimensions")
+    _reshape(low, node, a)
+
+
+@handles("aten.select.int")
+def _select(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    x, axis, index = a
+    shape = low.shape(x)
+    axis = axis % len(shape)
+    if axis == 0 or (len(shape) != 3 and shape[axis] != 1):
+        low.refuse(node, f"selects from dimension {axis} of a tensor of shape {shape}")
+    if len(shape) != 3:
+        _reshape(low, node, a)
+        return
+    source = low.as_rows(node, x) if axis == 1 else low.as_sequence(node, x)
+    low.emit(node, "select", [source], numbers={"index": int(index) % shape[axis]})
+
+
+@handles("aten.flatten.using_ints", "aten.view.default", "aten.reshape.default")
 def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     before = low.shape(a[0])
     after = tuple(int(size) for size in node.meta["val"].shape)
@@ -148,7 +189,7 @@ def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         # Images have their channels first in torch and last in the engine; tokens last in both.
         first = len(before) == 4 or low.value(a[0]) in low.sequences
         low.emit(node, "flatten", [a[0]], numbers={"channels_first": int(first)})
-    else:
+    elif not renames(low, node, a[0], after):
         low.refuse(node, f"reshapes {before} to {after}, batch included")
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, fx
 
 from surge.export.aten import handles
+from surge.export.aten_shapes import renames
 
 if TYPE_CHECKING:
     from surge.export.lower import Lowering
@@ -27,22 +28,14 @@ def _part(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "select", [low.value(a[0])], numbers={"index": int(a[1])})
 
 
-@handles("aten.select.int")
-def _select(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, axis, index = a
-    shape = low.shape(x)
-    if len(shape) != 3 or axis % 3 != 1 or low.value(x) in low.sequences:
-        low.refuse(node, f"selects from dimension {axis} of a tensor of shape {shape}")
-    low.emit(node, "select", [x], numbers={"index": int(index) % shape[1]})
-
-
 @handles("aten.unsqueeze.default")
 def _unsqueeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     shape = low.shape(a[0])
     axis = int(a[1]) % (len(shape) + 1)
-    if any(size != 1 for size in shape[1:-1]) or not 1 <= axis < len(shape):
+    if 1 <= axis < len(shape) and all(size == 1 for size in shape[1:-1]):
+        low.rename(node, low.as_rows(node, a[0]))
+    elif axis == 0 or not renames(low, node, a[0], (*shape[:axis], 1, *shape[axis:])):
         low.refuse(node, f"adds dimension {axis} to a tensor of shape {shape}, batch included")
-    low.rename(node, low.as_rows(node, a[0]))
 
 
 @handles("aten.eq.Scalar")

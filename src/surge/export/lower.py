@@ -105,11 +105,14 @@ class Lowering:
             value = self.renamed[value]
         return value
 
-    def rename(self, node: fx.Node, value: str) -> None:
+    def rename(self, node: fx.Node, value: str, *, channels_first: bool = False) -> None:
         """Let an fx node be a value with a shape of its own; its values keep their order."""
         name = self.define(node)
         self.renamed[name] = value
-        if len(self.shapes[name]) == 4:
+        rank = len(self.shapes[name])
+        if rank == 3 and channels_first:
+            self.sequences.add(name)
+        if rank == 4 and not channels_first:
             self.stacks.add(name)
 
     def producer(self, value: str) -> Node | None:
