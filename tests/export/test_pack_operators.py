@@ -41,6 +41,11 @@ FUNCTIONS = {
     "average of one, doubled": lambda x: F.avg_pool2d(x, 1) / 0.5,
     "maximum with a border": lambda x: F.max_pool2d(x, 3, 2, 1),
     "harmless ceiling": lambda x: F.max_pool2d(x, 2, ceil_mode=True),
+    "harmless ceiling of every second": lambda x: F.max_pool2d(x, 1, 2, ceil_mode=True),
+    "harmless ceiling of an average": lambda x: F.avg_pool2d(x, 2, 3, 1, ceil_mode=True),
+    "harmless ceiling of a few": lambda x: F.avg_pool2d(
+        x, (1, 3), (2, 3), ceil_mode=True, count_include_pad=False
+    ),
     "clamp with crossed ends": lambda x: x.clamp(1, -1),
     "clamp without an upper end": lambda x: x.clamp(0, float("inf")),
     "pool of the input": lambda x: F.max_pool2d(x, 2) + 1,

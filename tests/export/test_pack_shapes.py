@@ -134,3 +134,45 @@ def test_sequences_lose_and_gain_dimensions(engine, tmp_path, before, function):
     torch.manual_seed(0)
     model = nn.Sequential(before, Applies(function))
     fits(engine, tmp_path / "m.surge", model, torch.randn(5, 4, 9))
+
+
+class Joined(nn.Module):
+    """A network input beside what a convolution makes of it."""
+
+    def __init__(self, *, input_first, axis):
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 3, padding=1)
+        self.input_first, self.axis = input_first, axis
+
+    def forward(self, x):
+        parts = [x, self.conv(x)]
+        return torch.cat(parts if self.input_first else parts[::-1], self.axis)
+
+
+PER_CHANNEL, PER_PLACE = torch.linspace(-1, 1, 4)[:, None], torch.linspace(-1, 1, 9)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        [surge.RSign(4), nn.Conv1d(4, 3, 3)],
+        [surge.RPReLU(4)],
+        [surge.RPReLU(4), surge.BinaryConv1d(4, 66, 3, bias=False, method="reactnet")],
+        [surge.BinaryConv1d(4, 66, 3, padding=1, bias=False, method="reactnet"), surge.RPReLU(66)],
+        [Applies(lambda x: PER_CHANNEL * x), nn.BatchNorm1d(4)],
+        [Applies(lambda x: PER_CHANNEL - x), nn.Linear(9, 3)],
+        [Applies(lambda x: (x + PER_CHANNEL) / (2 + PER_PLACE)), nn.Conv1d(4, 3, 3)],
+        [nn.Conv1d(4, 4, 3, padding=1), Applies(lambda x: x * PER_PLACE), nn.Linear(9, 3)],
+        [Joined(input_first=True, axis=1), nn.BatchNorm1d(8)],
+        [Joined(input_first=False, axis=1), nn.Conv1d(8, 3, 3)],
+        [Joined(input_first=True, axis=2), nn.Linear(18, 3)],
+        [Joined(input_first=False, axis=-1), nn.BatchNorm1d(4), nn.Flatten(), nn.Linear(72, 3)],
+        [
+            Joined(input_first=True, axis=1),
+            surge.BinaryConv1d(8, 66, 3, bias=False, method="reactnet"),
+        ],
+    ],
+)
+def test_network_input_may_be_a_sequence(engine, tmp_path, layers):
+    torch.manual_seed(0)
+    fits(engine, tmp_path / "m.surge", nn.Sequential(*layers), torch.randn(5, 4, 9))

@@ -121,11 +121,12 @@ def _add(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     elif sign * alpha == 1 and add_rows(low, node, left, right):
         return
     elif low.is_value(left):
-        vector = low.vector(node, low.constant(right) * (sign * alpha), left)
-        low.emit(node, "affine", [left], bias=vector, arithmetic=[plus(vector)])
+        source, vector = low.vector(node, low.constant(right) * (sign * alpha), left)
+        low.emit(node, "affine", [source], bias=vector, arithmetic=[plus(vector)])
     else:
         parts = {} if sign * alpha == 1 else {"scale": torch.tensor(float(sign * alpha))}
-        low.emit(node, "affine", [right], bias=low.vector(node, low.constant(left), right), **parts)
+        source, vector = low.vector(node, low.constant(left), right)
+        low.emit(node, "affine", [source], bias=vector, **parts)
 
 
 @handles("aten.mul.Tensor", "aten.div.Tensor")
@@ -158,11 +159,11 @@ def _multiply(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         previous.numbers["divisor"] = int(whole)
         low.alias[node.name] = previous.output
         return
-    scale = low.vector(node, literal, value)
+    source, scale = low.vector(node, literal, value)
     arithmetic = times(scale)
     if divides:
         arithmetic, scale = over(scale), (1 / scale.double()).float()
-    low.emit(node, "affine", [value], scale=scale, arithmetic=[arithmetic])
+    low.emit(node, "affine", [source], scale=scale, arithmetic=[arithmetic])
 
 
 @handles("surge.round_levels.default")

@@ -35,7 +35,7 @@ def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, kernel, stride, padding, dilation, ceil_mode = a
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, dilation, flat=flat)
-    _no_ceiling(low, node, x, numbers, ceil_mode)
+    _check_ceiling(low, node, numbers, ceil_mode, low.shape(x)[2:])
     if max(numbers["dilation"]) > 1 and any(numbers["padding"]):
         low.refuse(node, "has both dilation and padding")
     low.emit(node, "max_pool", [source], numbers=numbers)
@@ -52,7 +52,7 @@ def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, 1, flat=flat)
     size = numbers["kernel"]
-    _no_ceiling(low, node, x, numbers, ceil_mode)
+    _check_ceiling(low, node, numbers, ceil_mode, low.shape(x)[2:])
     if divisor is not None and not 1 <= divisor <= MOST:
         low.refuse(node, f"divides by {divisor}; accepted are 1 to {MOST}")
     if divisor is not None:
@@ -62,16 +62,19 @@ def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "avg_pool", [source], numbers=numbers)
 
 
-def _no_ceiling(
-    low: "Lowering", node: fx.Node, x: Any, numbers: dict[str, Any], ceil_mode: bool
+def _check_ceiling(
+    low: "Lowering",
+    node: fx.Node,
+    numbers: dict[str, Any],
+    ceil_mode: bool,
+    sizes: tuple[int, ...],
 ) -> None:
     """Refuse windows that hang over the edge; a ceiling that changes nothing is fine."""
-    if not ceil_mode:
-        return
-    sizes = low.shape(x)[2:]
-    for axis, size in zip((0, 1)[-len(sizes) :], sizes, strict=True):
+    made = node.meta["val"].shape[2:] if ceil_mode else ()
+    for axis, size, wanted in zip((0, 1)[-len(sizes) :], sizes, made, strict=False):
         span = numbers["dilation"][axis] * (numbers["kernel"][axis] - 1) + 1
-        if (size + 2 * numbers["padding"][axis] - span) % numbers["stride"][axis]:
+        room = size + 2 * numbers["padding"][axis] - span
+        if room // numbers["stride"][axis] + 1 != wanted:
             low.refuse(node, "has windows over the edge (ceil_mode=True)")
 
 
@@ -231,8 +234,11 @@ def _slice(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 def _cat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     tensors, axis = a
     ranks = {len(low.shape(item)) for item in tensors if low.is_value(item)}
-    values = all(low.is_value(item) for item in tensors)
-    channel = low.channel_axis(low.value(tensors[0])) if values else None
-    if not values or len(ranks) != 1 or axis % next(iter(ranks)) != channel:
+    if len(ranks) != 1 or not all(low.is_value(item) for item in tensors):
+        low.refuse(node, "joins a constant, or tensors of different kinds")
+    first, axis = low.value(tensors[0]), axis % ranks.pop()
+    if len(low.shapes[first]) == 3 and axis != 0:
+        first = low.in_layout(node, first, axis == 1)
+    if axis != low.channel_axis(first):
         low.refuse(node, "joins tensors along another dimension than the channels")
-    low.emit(node, "concat", list(tensors))
+    low.emit(node, "concat", [first, *tensors[1:]])

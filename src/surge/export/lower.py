@@ -92,7 +92,10 @@ class Lowering:
     def _result(self, node: fx.Node) -> str:
         results = cast(tuple[Any, ...], node.args[0])
         if len(results) != 1 or not isinstance(results[0], fx.Node):
-            raise ExportError(f"pack: the model returns {len(results)} values, not one tensor.")
+            given = f"{len(results)} values" if len(results) != 1 else repr(results[0])
+            raise ExportError(
+                f"pack: the model returns {given}, not one tensor; let forward return that alone."
+            )
         if results[0].name in self.constants:
             raise ExportError("pack: the model's output does not depend on its input.")
         if results[0].name in self.heads or self.value(results[0]) in self.stacks:
@@ -288,20 +291,24 @@ class Lowering:
         """Raise an ExportError that names the operator and its module."""
         raise refusal(node, why)
 
-    def vector(self, node: fx.Node, constant: Any, like: Any) -> Tensor:
-        """Return a constant that broadcasts over a value as one number, or one per channel."""
+    def vector(self, node: fx.Node, constant: Any, x: Any) -> tuple[str, Tensor]:
+        """Return a constant that broadcasts over a value as one number, or one per channel.
+
+        The value comes with it, in the layout whose channels these are.
+        """
         tensor = torch.as_tensor(constant, dtype=torch.float32).detach().cpu()
-        shape = self.shapes[like] if isinstance(like, str) else self.shape(like)
+        value, shape = self.value(x), self.shape(x)
         if tensor.numel() == 1:
             # A number of the program has no dimension, a parameter of the model has one.
-            return tensor.reshape(() if isinstance(constant, int | float) else (1,))
-        axis = self.channel_axis(like if isinstance(like, str) else self.value(like))
+            return value, tensor.reshape(() if isinstance(constant, int | float) else (1,))
         full = (1,) * (len(shape) - tensor.dim()) + tuple(tensor.shape)
-        if math.prod(full) != shape[axis] or full[axis] != shape[axis]:
-            self.refuse(
-                node, f"has a constant of shape {tuple(tensor.shape)}, which is not per channel"
-            )
-        return tensor.reshape(-1)
+        axes = (1, 2) if len(shape) == 3 else (self.channel_axis(value),)
+        for axis in axes:
+            if math.prod(full) == full[axis] == shape[axis]:
+                return self.in_layout(node, value, axis == 1), tensor.reshape(-1)
+        raise refusal(
+            node, f"has a constant of shape {tuple(tensor.shape)}, which is not per channel"
+        )
 
 
 def _aliasing(schema: Any) -> tuple[bool, bool]:
