@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import surge
-from tests.export.packing import assert_close, expected, packed_output
+from tests.export.packing import assert_close, expected, packed_output, settle
 from tests.export.test_pack_errors import Applies
 from tests.nets import binarized
 
@@ -29,6 +29,8 @@ FUNCTIONS = {
     "reshape": lambda x: x.reshape(x.shape[0], -1),
     "all of it": lambda x: x[:, :],
     "no pad": lambda x: F.pad(x, (0, 0, 0, 0, 1, 2)),
+    "zeros around": lambda x: F.pad(x, (2, 2, 1, 1)),
+    "zeros around, divided": lambda x: F.pad(x + 1, (1, 1)) / 4,
     "dropout": lambda x: F.dropout(x, training=False),
     "average without the border": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "average with the border": lambda x: F.avg_pool2d(x, 3, 2, 1),
@@ -84,6 +86,24 @@ def test_same_padding_and_a_separate_sign_pack(engine, tmp_path):
     conv = nn.Conv2d(4, 5, 3, padding="same", bias=False)
     model = nn.Sequential(surge.RSign(4), conv, nn.Hardtanh(), nn.Conv2d(5, 2, 1)).eval()
     x = torch.randn(3, 4, 6, 6)
+    assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
+
+
+@pytest.mark.parametrize("method", ["bnn", "reactnet", "xnor"])
+@pytest.mark.parametrize("norm", [nn.Identity, nn.BatchNorm2d])
+def test_zeros_around_an_image_are_positive_signs(engine, tmp_path, method, norm):
+    """Unlike a binary layer's own padding, which adds nothing."""
+    torch.manual_seed(0)
+    layers = [
+        surge.BinaryConv2d(4, 66, 3, padding=1, bias=False, method=method),
+        norm(66),
+        nn.ZeroPad2d(2),
+        surge.BinaryConv2d(66, 5, 3, padding=1, bias=False, method=method),
+        nn.ZeroPad2d((0, 0, 1, 1)),
+        nn.Conv2d(5, 3, 3),
+    ]
+    x = torch.randn(5, 4, 6, 6)
+    model = settle(nn.Sequential(*layers), x)
     assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
 
 

@@ -208,10 +208,19 @@ def _pad(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     by_axis = {
         len(low.shape(x)) - 1 - i // 2: amounts[i : i + 2] for i in range(0, len(amounts), 2)
     }
-    channel = by_axis.pop(1, [0, 0])
+    channel, rows, columns = (by_axis.pop(axis, [0, 0]) for axis in (1, 2, 3))
     if len(low.shape(x)) != 4 or any(any(item) for item in by_axis.values()):
-        low.refuse(node, "pads dimensions other than the channels")
-    low.emit(node, "pad_channels", [x], numbers={"before": channel[0], "after": channel[1]})
+        low.refuse(node, "pads something other than images")
+    if rows[0] != rows[1] or columns[0] != columns[1]:
+        low.refuse(node, "pads one side more than the other")
+    if not any(rows + columns):
+        low.emit(node, "pad_channels", [x], numbers={"before": channel[0], "after": channel[1]})
+        return
+    if any(channel):
+        low.refuse(node, "pads both pixels and channels")
+    # A sum over windows of a single pixel, of which there are none beyond the border.
+    numbers = window([1, 1], 1, [rows[0], columns[0]], 1) | {"divisor": 1}
+    low.emit(node, "avg_pool", [x], numbers=numbers)
 
 
 @handles("aten.slice.Tensor")
