@@ -163,6 +163,22 @@ PER_CHANNEL, PER_PLACE = torch.linspace(-1, 1, 4)[:, None], torch.linspace(-1, 1
         [Applies(lambda x: PER_CHANNEL - x), nn.Linear(9, 3)],
         [Applies(lambda x: (x + PER_CHANNEL) / (2 + PER_PLACE)), nn.Conv1d(4, 3, 3)],
         [nn.Conv1d(4, 4, 3, padding=1), Applies(lambda x: x * PER_PLACE), nn.Linear(9, 3)],
+        [Applies(lambda x: x.transpose(1, 2))],
+        [Applies(lambda x: x.transpose(1, 2)), nn.Conv1d(9, 3, 3)],
+        [nn.Conv1d(4, 5, 3), Applies(lambda x: x.permute(0, 2, 1)), nn.Linear(5, 3)],
+        [
+            nn.Conv1d(4, 5, 3),
+            Applies(lambda x: x.transpose(1, 2).transpose(1, 2) + x),
+            nn.BatchNorm1d(5),
+        ],
+        [nn.Conv1d(4, 5, 3), Applies(lambda x: x.transpose(1, 2)), nn.Flatten(), nn.Linear(35, 3)],
+        [Applies(lambda x: x + x.transpose(2, 1).relu().transpose(-1, -2)), nn.LayerNorm(9)],
+        [
+            Applies(lambda x: x.transpose(1, 2)),
+            surge.BinaryLinear(4, 66, bias=False, method="reactnet"),
+            Applies(lambda x: x.transpose(1, 2)),
+            surge.BinaryConv1d(66, 5, 3, bias=False, method="reactnet"),
+        ],
         [Joined(input_first=True, axis=1), nn.BatchNorm1d(8)],
         [Joined(input_first=False, axis=1), nn.Conv1d(8, 3, 3)],
         [Joined(input_first=True, axis=2), nn.Linear(18, 3)],
@@ -173,6 +189,6 @@ PER_CHANNEL, PER_PLACE = torch.linspace(-1, 1, 4)[:, None], torch.linspace(-1, 1
         ],
     ],
 )
-def test_network_input_may_be_a_sequence(engine, tmp_path, layers):
+def test_network_input_may_be_a_sequence_or_turned(engine, tmp_path, layers):
     torch.manual_seed(0)
     fits(engine, tmp_path / "m.surge", nn.Sequential(*layers), torch.randn(5, 4, 9))

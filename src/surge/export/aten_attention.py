@@ -81,16 +81,21 @@ def as_heads(low: "Lowering", node: fx.Node, x: fx.Node, after: tuple[int, ...])
 
 @handles(*MOVES)
 def _move(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    known = low.heads.get(a[0].name)
+    known, rank = low.heads.get(a[0].name), node.meta["val"].dim()
+    axes = list(range(rank))
+    if "permute" in str(node.target):
+        axes = [int(axis) % rank for axis in a[1]]
+    else:
+        one, other = int(a[1]) % rank, int(a[2]) % rank
+        axes[one], axes[other] = other, one
+    if known is None and axes == [0, 2, 1]:
+        # Rows of tokens are a sequence seen from the side: the engine has both alike.
+        value = low.value(a[0])
+        low.rename(node, value, channels_first=value not in low.sequences)
+        return
     if known is None:
         low.refuse(node, "has no operator in the packed format")
     assert known is not None
-    axes = list(range(4))
-    if "permute" in str(node.target):
-        axes = [int(axis) % 4 for axis in a[1]]
-    else:
-        one, other = int(a[1]) % 4, int(a[2]) % 4
-        axes[one], axes[other] = other, one
     order = "".join(f"n{known.order}"[axis] for axis in axes)
     if order not in ("nths", "nhts", "nhst"):
         low.refuse(node, f"moves the dimensions of heads to {order}")
