@@ -90,11 +90,6 @@ def test_unknown_operator_is_named_with_its_module(tmp_path, function, words):
         assert 'in module "1"' in message
 
 
-def test_dilated_padding_of_two_widths_is_refused(tmp_path):
-    layer = nn.Sequential(nn.Conv2d(4, 4, 2, dilation=3, padding="same"))
-    assert "one side more than the other" in refusal(layer, IMAGES, tmp_path / "m.surge")
-
-
 def test_compensated_model_must_be_stripped(tmp_path):
     net = cnn("recu")
     surge.compensate_(net)

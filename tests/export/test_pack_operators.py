@@ -107,38 +107,6 @@ def test_zeros_around_an_image_are_positive_signs(engine, tmp_path, method, norm
     assert_close(packed_output(engine, model, x, tmp_path / "m.surge"), expected(model, x))
 
 
-@pytest.mark.parametrize("rest", ["fp32", "int8"])
-@pytest.mark.parametrize(
-    ("kernel", "options"),
-    [
-        (2, {}),
-        (4, {"groups": 2}),
-        ((2, 3), {"bias": False}),
-        ((1, 4), {}),
-        ((4, 3), {"dilation": (1, 2)}),
-        (4, {"dilation": 2}),
-    ],
-)
-def test_same_padding_of_even_kernels_packs(engine, tmp_path, kernel, options, rest):
-    torch.manual_seed(0)
-    conv = nn.Conv2d(4, 6, kernel, padding="same", **options)
-    with torch.no_grad():
-        conv.weight.copy_(torch.randint(-3, 4, conv.weight.shape))
-        conv.weight.flatten(1)[:, 0] = 127  # int8 keeps whole numbers as they are
-    binary = surge.BinaryConv2d(6, 5, 3, padding=1, bias=False, method="reactnet")
-    for name, behind in {"one": [], "more": [nn.BatchNorm2d(6), binary]}.items():
-        model, x = nn.Sequential(conv, *behind).eval(), torch.randn(3, 4, 7, 6)
-        path = tmp_path / f"{name}.surge"
-        assert_close(packed_output(engine, model, x, path, rest=rest), expected(model, x))
-
-
-def test_same_padding_of_even_kernels_packs_in_sequences(engine, tmp_path):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv1d(4, 6, 4, padding="same"), nn.Conv1d(6, 3, 2, padding="same"))
-    x = torch.randn(3, 4, 9)
-    assert_close(packed_output(engine, model.eval(), x, tmp_path / "m.surge"), expected(model, x))
-
-
 @pytest.mark.parametrize(
     "behind",
     [

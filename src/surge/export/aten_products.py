@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, fx
 
 from surge.export.aten import handles, pair, window
@@ -27,10 +26,11 @@ def _convolution(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     if low.is_value(weight) or len(low.shape(x)) != (3 if flat else 4):
         low.refuse(node, "has a weight that is not a constant, or an input without a batch")
     kernel: Tensor = low.constant(weight).detach().float().cpu()
-    if padding == "valid":
-        padding = 0
-    elif padding == "same":
-        kernel, padding = _same_padding(low, node, kernel, pair(dilation))
+    if isinstance(padding, str):
+        total = [d * (k - 1) for d, k in zip(pair(dilation), kernel.shape[2:], strict=False)]
+        if padding == "same" and any(t % 2 for t in total):
+            low.refuse(node, "pads one side more than the other")
+        padding = [t // 2 for t in total] if padding == "same" else [0] * len(total)
     source = low.as_sequence(node, x) if flat else low.value(x)
     numbers = window(kernel.shape[2:], stride, padding, dilation, flat=flat)
     if flat:
@@ -43,20 +43,6 @@ def _convolution(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     vector = None if bias is None else low.constant(bias).detach().float().cpu()
     numbers["groups"] = int(groups)
     low.emit(node, "conv2d", [source], numbers=numbers, weight=kernel, bias=vector)
-
-
-def _same_padding(
-    low: "Lowering", node: fx.Node, kernel: Tensor, dilation: list[int]
-) -> tuple[Tensor, list[int]]:
-    """Return a kernel and the padding that leaves sizes as they are.
-
-    Torch pads one more behind than before where the kernel is even: a zero in front makes it odd.
-    """
-    total = [d * (k - 1) for d, k in zip(dilation, kernel.shape[2:], strict=False)]
-    if any(t % 2 and d > 1 for t, d in zip(total, dilation, strict=False)):
-        low.refuse(node, "is dilated and pads one side more than the other")
-    front = [side for t in reversed(total) for side in (t % 2, 0)]
-    return F.pad(kernel, front), [(t + 1) // 2 for t in total]
 
 
 @handles("aten.linear.default")
