@@ -116,6 +116,8 @@ def test_glue_is_paired_by_task_and_seed(tmp_path):
     for other in ({"epochs": 3}, {"metric": "f1"}, {"data": "rte, held out, mini"}):
         on_glue(tmp_path, "rte-bit-surge-align", 0.0, 1, **other)
     on_glue(tmp_path, "rte-bit-surge", 70.0, 1)
+    for arm, last in (("bit-surge", 70.0), ("bit-surge-align", 0.0)):
+        on_glue(tmp_path, f"rte-{arm}", last, data="rte, dev set, mini, first 100")
     assert measure(stored).verdict == REPRODUCED
     assert measure(stored).words.startswith("-1.01 points [") and "n = 3" in measure(stored).words
     assert measure(stored).words.endswith("; Student's t over pairs")
@@ -200,6 +202,17 @@ def test_runs_of_other_length_are_no_pairs(tmp_path):
     runs = [open_run(path) for path in sorted(tmp_path.iterdir())]
     measure = claims.DIGITS.paired(lambda run: run.last)
     assert measure(Stored(tmp_path, runs)).words == "nothing stored yet"
+
+
+def test_runs_with_other_arithmetic_are_no_pairs(tmp_path):
+    rows = ("cifar10-resnet20-recu", "cifar10-resnet20-recu-surge")
+    runs = [
+        open_run(write_run(tmp_path, row, seed=seed, epochs=60)) for row in rows for seed in (0, 1)
+    ]
+    measure = claims.RESNET20.paired(lambda run: run.last)
+    assert "2 pairs" in measure(Stored(tmp_path, runs)).words
+    on_gpu = replace(runs[-1], environment={**runs[-1].environment, "device": "cuda"})
+    assert "1 pair:" in measure(Stored(tmp_path, [*runs[:-1], on_gpu])).words
 
 
 def recorded(tmp_path, values):
