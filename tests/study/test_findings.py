@@ -36,6 +36,10 @@ def test_verdict_follows_from_the_interval(values, claimed, verdict):
     assert judged(None, "").verdict == OPEN
 
 
+def test_rounding_of_a_difference_that_is_zero_is_not_shown():
+    assert judged(estimate([0.3 - 0.1 - 0.2, 0.0, 0.0]), "").words.startswith("+0 [")
+
+
 def test_gain_is_paired_by_seed_from_results(tmp_path):
     for seed in range(3):
         append(tmp_path, result("resnet20-recu", seed, 87.0 + seed))

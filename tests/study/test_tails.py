@@ -61,4 +61,5 @@ def test_pairs_have_the_same_arithmetic(tmp_path):
 def test_nothing_stored_and_no_pair(tmp_path):
     assert tails.section(tmp_path) == "Nothing is stored yet.\n"
     write(tmp_path, f"{ROW}-surge", 0, [80.0])
+    write_run(tmp_path / "runs", ROW, epochs=600, done=599)  # it is not finished
     assert tails.section(tmp_path).splitlines()[2].count("| open ") == 4
