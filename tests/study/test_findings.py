@@ -14,7 +14,7 @@ from surge.study.claims import CLAIMS
 from surge.study.cost_claims import COUNTED, THEOREM
 from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Finding, Stored, judged
 from surge.study.results import append
-from surge.study.statistics import estimate
+from surge.study.statistics import Estimate, estimate
 from surge.study.stored_runs import open_run
 from tests.study.run_folders import write_glue, write_run
 from tests.study.stored import result
@@ -34,6 +34,12 @@ ROOT = Path(__file__).parents[2]
 def test_verdict_follows_from_the_interval(values, claimed, verdict):
     assert judged(estimate(values), "", claimed=claimed).verdict == verdict
     assert judged(None, "").verdict == OPEN
+
+
+@pytest.mark.parametrize("mean", [-0.5, 0.0, 0.5])
+@pytest.mark.parametrize("claimed", [-1, 1])
+def test_interval_that_ends_at_zero_decides_nothing(mean, claimed):
+    assert judged(Estimate(3, mean, 0.2, abs(mean)), "", claimed=claimed).verdict == NOT
 
 
 def test_rounding_of_a_difference_that_is_zero_is_not_shown():
@@ -224,7 +230,7 @@ def recorded(tmp_path, values):
     runs = []
     for seed, value in enumerate(values):
         run = open_run(write_run(tmp_path, "digits-cnn-recu-surge", seed=seed))
-        theorem = {"scale": 1.0, "paired": value}
+        theorem = {"scale": 1.0, "paired": value, "paired_alignment": value}
         records = [
             {"epoch": 19, "layers": {"a": {"input_cosine": value}}, "theorem": {"a": theorem}}
         ]
@@ -246,7 +252,10 @@ def test_level_is_judged_by_its_interval(values, verdict, tmp_path):
     stored = recorded(tmp_path, values)
     found = claims.DIGITS.level("input_cosine", 1e-6, 1.0)(stored)
     assert found.verdict == verdict
-    twice = Stored(tmp_path, [*stored.runs, *stored.runs])  # a seed counts once
+    assert claims.DIGITS.level("paired_alignment", 1e-6, 1.0, part="theorem")(stored) == found
+    # A seed counts once, a run without records not at all.
+    bare = open_run(write_run(tmp_path, "digits-cnn-recu-surge", seed=9))
+    twice = Stored(tmp_path, [*stored.runs, *stored.runs, bare])
     assert claims.DIGITS.level("input_cosine", 1e-6, 1.0)(twice) == found
     if len(values) == 1:
         assert found.words == "0.8 (1 run: too few)"
