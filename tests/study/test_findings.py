@@ -82,6 +82,7 @@ def test_a_row_is_held_against_any_other(tmp_path):
         append(tmp_path, result("resnet20-recu-surge-dpgc", seed, 87.8 + 0.01 * seed))
         append(tmp_path, result("resnet20-recu-surge", seed, 88.0))
         append(tmp_path, result("resnet20-recu-surge", seed, 20.0, data="cifar10, held out"))
+        append(tmp_path, result("resnet20-recu-surge", seed, 99.0, metric="top5"))
     found = findings.minus("resnet20-recu-surge", "resnet20-recu-surge-dpgc")
     assert found(Stored(tmp_path, [])).words.startswith("+0.19 points [")
     assert findings.gain("resnet20", "dpgc")(Stored(tmp_path, [])).verdict == OPEN
@@ -244,6 +245,8 @@ def recorded(tmp_path, values):
         ([0.8, 0.81, 0.82], REPRODUCED),
         ([-0.8, -0.81, -0.82], OPPOSITE),
         ([-0.8, 0.8, 0.1], NOT),
+        ([-0.01, 0.1, 0.2], NOT),
+        ([0.8, 0.9, 1.0], NOT),
         ([0.8], OPEN),
         ([], OPEN),
     ],
@@ -259,6 +262,8 @@ def test_level_is_judged_by_its_interval(values, verdict, tmp_path):
     assert claims.DIGITS.level("input_cosine", 1e-6, 1.0)(twice) == found
     if len(values) == 1:
         assert found.words == "0.8 (1 run: too few)"
+    if verdict == REPRODUCED:
+        assert found.words == "0.81 [0.785, 0.835], n = 3 runs"
 
 
 @pytest.mark.parametrize(
