@@ -67,6 +67,7 @@ def test_gain_is_that_of_the_longest_training_with_pairs_enough(tmp_path):
         return findings.gain("resnet18")(Stored(tmp_path, []))
 
     store(range(1), 20, 0.3)
+    store(range(1), 5, 0.9)
     assert found().words == "+0.30 points at 20 epochs (1 pair: too few)"
     store(range(3), 10, -1.0)
     store(range(1), 600, 0.5)
