@@ -112,6 +112,8 @@ def test_measures_equal_hand_computation():
     assert wander(ramp)[0] == pytest.approx(ramp[20:].std() / ramp[20:].mean())
     jumping = made(wobble=0.5)
     assert volatility(jumping) == pytest.approx(np.log10(1.5 / 0.5))
+    jumping.loss[: STEPS // 2] = 1e-6  # before the second half
+    assert volatility(jumping) == pytest.approx(np.log10(1.5 / 0.5))
 
 
 def test_final_loss_has_a_floor():
