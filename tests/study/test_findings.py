@@ -128,8 +128,10 @@ def test_glue_is_paired_by_task_and_seed(tmp_path):
     for other in ({"epochs": 3}, {"metric": "f1"}, {"data": "rte, held out, mini"}):
         on_glue(tmp_path, "rte-bit-surge-align", 0.0, 1, **other)
     on_glue(tmp_path, "rte-bit-surge", 70.0, 1)
-    for arm, last in (("bit-surge", 70.0), ("bit-surge-align", 0.0)):
-        on_glue(tmp_path, f"rte-{arm}", last, data="rte, dev set, mini, first 100")
+    limited, held_out = ({"data": f"rte, {d}"} for d in ("dev set, first 100", "held out, mini"))
+    for other in (limited, held_out, {"epochs": 9, "overrides": {"batch": 8}}):
+        for arm, last in (("bit-surge", 70.0), ("bit-surge-align", 0.0)):
+            on_glue(tmp_path, f"rte-{arm}", last, **other)
     assert measure(stored).verdict == REPRODUCED
     assert measure(stored).words.startswith("-1.01 points [") and "n = 3" in measure(stored).words
     assert measure(stored).words.endswith("; Student's t over pairs")
@@ -170,6 +172,8 @@ def test_glue_is_drawn_over_examples_and_seeds_where_all_answers_are_stored(tmp_
     # Student's interval would have no width.
     assert found.words.startswith("+20 points [+1") and found.verdict == REPRODUCED
     assert found.words.endswith("n = 8; bootstrap over examples and seeds")
+    fewer = findings.on_glue("bit-surge", "bit", claimed=-1)
+    assert fewer(findings.read(tmp_path)).verdict == OPPOSITE
     (tmp_path / "runs" / "glue-rte-bit-seed1" / "predictions.npz").unlink()
     found = measure(findings.read(tmp_path))
     assert found.words.startswith("+22.5 points [") and found.words.endswith("t over pairs")
