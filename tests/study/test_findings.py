@@ -14,7 +14,7 @@ from surge.study.claims import CLAIMS
 from surge.study.cost_claims import COUNTED, THEOREM
 from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Finding, Stored, judged
 from surge.study.results import append
-from surge.study.statistics import estimate
+from surge.study.statistics import Estimate, estimate
 from surge.study.stored_runs import open_run
 from tests.study.run_folders import write_glue, write_run
 from tests.study.stored import result
@@ -34,6 +34,16 @@ ROOT = Path(__file__).parents[2]
 def test_verdict_follows_from_the_interval(values, claimed, verdict):
     assert judged(estimate(values), "", claimed=claimed).verdict == verdict
     assert judged(None, "").verdict == OPEN
+
+
+@pytest.mark.parametrize("mean", [-0.5, 0.0, 0.5])
+@pytest.mark.parametrize("claimed", [-1, 1])
+def test_interval_that_ends_at_zero_decides_nothing(mean, claimed):
+    assert judged(Estimate(3, mean, 0.2, abs(mean)), "", claimed=claimed).verdict == NOT
+
+
+def test_rounding_of_a_difference_that_is_zero_is_not_shown():
+    assert judged(estimate([0.3 - 0.1 - 0.2, 0.0, 0.0]), "").words.startswith("+0 [")
 
 
 def test_gain_is_paired_by_seed_from_results(tmp_path):
@@ -57,6 +67,7 @@ def test_gain_is_that_of_the_longest_training_with_pairs_enough(tmp_path):
         return findings.gain("resnet18")(Stored(tmp_path, []))
 
     store(range(1), 20, 0.3)
+    store(range(1), 5, 0.9)
     assert found().words == "+0.30 points at 20 epochs (1 pair: too few)"
     store(range(3), 10, -1.0)
     store(range(1), 600, 0.5)
@@ -72,6 +83,7 @@ def test_a_row_is_held_against_any_other(tmp_path):
         append(tmp_path, result("resnet20-recu-surge-dpgc", seed, 87.8 + 0.01 * seed))
         append(tmp_path, result("resnet20-recu-surge", seed, 88.0))
         append(tmp_path, result("resnet20-recu-surge", seed, 20.0, data="cifar10, held out"))
+        append(tmp_path, result("resnet20-recu-surge", seed, 99.0, metric="top5"))
     found = findings.minus("resnet20-recu-surge", "resnet20-recu-surge-dpgc")
     assert found(Stored(tmp_path, [])).words.startswith("+0.19 points [")
     assert findings.gain("resnet20", "dpgc")(Stored(tmp_path, [])).verdict == OPEN
@@ -116,6 +128,10 @@ def test_glue_is_paired_by_task_and_seed(tmp_path):
     for other in ({"epochs": 3}, {"metric": "f1"}, {"data": "rte, held out, mini"}):
         on_glue(tmp_path, "rte-bit-surge-align", 0.0, 1, **other)
     on_glue(tmp_path, "rte-bit-surge", 70.0, 1)
+    limited, held_out = ({"data": f"rte, {d}"} for d in ("dev set, first 100", "held out, mini"))
+    for other in (limited, held_out, {"epochs": 9, "overrides": {"batch": 8}}):
+        for arm, last in (("bit-surge", 70.0), ("bit-surge-align", 0.0)):
+            on_glue(tmp_path, f"rte-{arm}", last, **other)
     assert measure(stored).verdict == REPRODUCED
     assert measure(stored).words.startswith("-1.01 points [") and "n = 3" in measure(stored).words
     assert measure(stored).words.endswith("; Student's t over pairs")
@@ -156,6 +172,8 @@ def test_glue_is_drawn_over_examples_and_seeds_where_all_answers_are_stored(tmp_
     # Student's interval would have no width.
     assert found.words.startswith("+20 points [+1") and found.verdict == REPRODUCED
     assert found.words.endswith("n = 8; bootstrap over examples and seeds")
+    fewer = findings.on_glue("bit-surge", "bit", claimed=-1)
+    assert fewer(findings.read(tmp_path)).verdict == OPPOSITE
     (tmp_path / "runs" / "glue-rte-bit-seed1" / "predictions.npz").unlink()
     found = measure(findings.read(tmp_path))
     assert found.words.startswith("+22.5 points [") and found.words.endswith("t over pairs")
@@ -202,12 +220,23 @@ def test_runs_of_other_length_are_no_pairs(tmp_path):
     assert measure(Stored(tmp_path, runs)).words == "nothing stored yet"
 
 
+def test_runs_with_other_arithmetic_are_no_pairs(tmp_path):
+    rows = ("cifar10-resnet20-recu", "cifar10-resnet20-recu-surge")
+    runs = [
+        open_run(write_run(tmp_path, row, seed=seed, epochs=60)) for row in rows for seed in (0, 1)
+    ]
+    measure = claims.RESNET20.paired(lambda run: run.last)
+    assert "2 pairs" in measure(Stored(tmp_path, runs)).words
+    on_gpu = replace(runs[-1], environment={**runs[-1].environment, "device": "cuda"})
+    assert "1 pair:" in measure(Stored(tmp_path, [*runs[:-1], on_gpu])).words
+
+
 def recorded(tmp_path, values):
     """One run with SURGE for each value, the cosine and the best scale of its only layer."""
     runs = []
     for seed, value in enumerate(values):
         run = open_run(write_run(tmp_path, "digits-cnn-recu-surge", seed=seed))
-        theorem = {"scale": 1.0, "paired": value}
+        theorem = {"scale": 1.0, "paired": value, "paired_alignment": value}
         records = [
             {"epoch": 19, "layers": {"a": {"input_cosine": value}}, "theorem": {"a": theorem}}
         ]
@@ -221,6 +250,8 @@ def recorded(tmp_path, values):
         ([0.8, 0.81, 0.82], REPRODUCED),
         ([-0.8, -0.81, -0.82], OPPOSITE),
         ([-0.8, 0.8, 0.1], NOT),
+        ([-0.01, 0.1, 0.2], NOT),
+        ([0.8, 0.9, 1.0], NOT),
         ([0.8], OPEN),
         ([], OPEN),
     ],
@@ -229,10 +260,15 @@ def test_level_is_judged_by_its_interval(values, verdict, tmp_path):
     stored = recorded(tmp_path, values)
     found = claims.DIGITS.level("input_cosine", 1e-6, 1.0)(stored)
     assert found.verdict == verdict
-    twice = Stored(tmp_path, [*stored.runs, *stored.runs])  # a seed counts once
+    assert claims.DIGITS.level("paired_alignment", 1e-6, 1.0, part="theorem")(stored) == found
+    # A seed counts once, a run without records not at all.
+    bare = open_run(write_run(tmp_path, "digits-cnn-recu-surge", seed=9))
+    twice = Stored(tmp_path, [*stored.runs, *stored.runs, bare])
     assert claims.DIGITS.level("input_cosine", 1e-6, 1.0)(twice) == found
     if len(values) == 1:
         assert found.words == "0.8 (1 run: too few)"
+    if verdict == REPRODUCED:
+        assert found.words == "0.81 [0.785, 0.835], n = 3 runs"
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,16 @@ def test_arms_are_paired_by_seed_whatever_their_steps():
     assert surged[3:4] + surged[6:] == ["700", "4", "+1.00 [+1.00, +1.00] (3 pairs)"]
 
 
+def test_rows_are_in_the_order_of_tasks_then_machines_below_a_head_of_their_width():
+    runs = [
+        timed("mrpc-bit"),
+        timed("sst2-bit", hardware="B"),
+        timed("sst2-bit-surge", hardware="A"),
+    ]
+    assert [row[0] for row in rows_of(*runs)] == ["sst2-bit-surge", "sst2-bit", "mrpc-bit"]
+    assert {line.count("|") for line in fixed_time.table(runs).splitlines()} == {9}
+
+
 @pytest.mark.parametrize(
     "other",
     [{"given": "61s"}, {"hardware": "slower"}, {"data": "mrpc, dev set, base"}, {"seed": 1}],

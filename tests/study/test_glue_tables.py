@@ -59,7 +59,8 @@ def test_weights_of_the_alignment_loss_are_those_of_the_newest_held_out_runs(tmp
     known |= {"overrides": {"align": 10.0}, "data": "mrpc, held out, bert"}
     run = result(row, last=70.0, **known)
     lighter = replace(run, overrides={"align": 0.1}, last=69.0)
-    others = replace(run, metric="f1"), replace(run, data="mrpc, dev set, bert")
+    other = replace(run, last=0.0)
+    others = replace(other, metric="f1"), replace(other, data="mrpc, dev set, bert")
     lines = replace(run, last=60.0), run, *others, replace(run, overrides={}), lighter
     store(tmp_path, "glue.jsonl", *(asdict(line) for line in lines))
     assert align_section(tmp_path).splitlines()[2:] == [

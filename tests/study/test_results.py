@@ -159,12 +159,12 @@ def test_unknown_fields_of_a_later_version_are_passed_over(tmp_path):
 def test_make_result_describes_the_run():
     overrides = {"epochs": 3, "held_out": True}
     recipe = overridden(get_recipe("cifar10-resnet20-recu-surge"), overrides)
-    found = make_result(recipe, overrides, 5, OUTCOME, ENVIRONMENT)
+    found = make_result(recipe, overrides, 5, OUTCOME, ENVIRONMENT, delivered=0.01)
     assert (found.table, found.row) == ("cifar10", "resnet20-recu-surge")
     assert (found.recipe, found.seed, found.epochs) == ("cifar10-resnet20-recu-surge", 5, 3)
     assert (found.last, found.best, found.seconds) == (87.1235, 87.6, 12.3)
     assert (found.data, found.precision) == ("cifar10, held out", "bf16")
-    assert found.setting == ""
+    assert (found.setting, found.delivered) == ("", 0.01)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,14 @@ def test_data_name_says_which_images():
     assert data_name(recipe) == "digits, test set"
     changed = overridden(recipe, {"held_out": True, "limit": 64})
     assert data_name(changed) == "digits, held out, first 64"
+    small = overridden(get_recipe("imagenette-onestage-bireal"), {"size": 64})
+    assert data_name(small) == "imagenette, test set, 64 px"
+
+
+def test_data_name_says_whose_words_sentences_have():
+    recipe = get_recipe("glue-rte-bit")
+    recipe = replace(recipe, data=replace(recipe.data, tokenizer="/berts/mini"))
+    assert data_name(recipe) == "rte, dev set, mini"
 
 
 def test_select_compares_every_field():

@@ -123,12 +123,20 @@ def test_picture_has_its_numbers_beside_it(tmp_path):
     assert not picture.exists()
 
 
+def test_picture_needs_two_variants_of_two_pairs(tmp_path):
+    for number, (variants, seeds) in enumerate(((1, 2), (2, 1), (2, 2))):
+        gains = dict.fromkeys(("leaky", "tied")[:variants], 0.5)
+        store(tmp_path / str(number), gains, seeds=range(seeds))
+        drawn = screening.drawn(screening.candidates(tmp_path / str(number)))
+        assert drawn == (variants == seeds == 2)
+
+
 def test_what_lies_beyond_the_picture_is_written_in_it(tmp_path):
     store(tmp_path, {"leaky": 0.5, "bias": -14.0})
     left, right = screening.draw(screening.candidates(tmp_path)).axes
     assert left.get_xlim() == (-screening.SHOWN, screening.SHOWN)
     (words,) = (text.get_text() for text in left.texts if "[" in text.get_text())
-    assert words.startswith("-14.0 [-14.")
+    assert words == "-14.0 [-14.1, -13.9]"
     assert sum("[" in text.get_text() for text in right.texts) == 1
 
 

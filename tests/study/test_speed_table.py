@@ -34,6 +34,14 @@ def test_line_compares_with_its_own_width():
     assert [speed_table.line(row, rows)["time / plain"] for row in rows[2:]] == ["1.250", "1.100"]
 
 
+@pytest.mark.parametrize("other", [{"commit": "b"}, {"hardware": "Y"}, {"torch": "3"}])
+def test_steps_of_other_code_or_another_machine_are_not_compared(other):
+    rows = [PLAIN, replace(PLAIN, step_ms=1.0, **other), SURGE]
+    assert speed_table.line(SURGE, rows)["time / plain"] == "1.250"
+    assert speed_table.line(SURGE, rows[1:])["time / plain"] == "-"
+    assert speed_table.over_plain(rows[1:], "resnet20") == {}
+
+
 def test_rows_of_before_widths_still_read(tmp_path):
     old = {name: value for name, value in asdict(PLAIN).items() if name != "width"}
     rows = [old, asdict(replace(PLAIN, width=2)), asdict(replace(PLAIN, width=2, step_ms=7.0))]

@@ -50,6 +50,12 @@ def test_single_value_has_no_interval():
     assert (found.n, found.mean, found.std, found.half_width) == (1, 5.0, 0.0, math.inf)
 
 
+def test_two_values_have_a_wide_interval():
+    found = estimate([1.0, 3.0])
+    assert (found.n, found.std) == (2, pytest.approx(math.sqrt(2)))
+    assert found.half_width == pytest.approx(12.706, abs=1e-3)
+
+
 def test_pairs_resolve_what_the_plan_of_the_study_says():
     """At a standard deviation of 0.25: 5 pairs +-0.31, 8 pairs +-0.21, 12 pairs +-0.16."""
     for n, half in ((5, 0.31), (8, 0.21), (12, 0.16)):

@@ -55,11 +55,15 @@ def test_options_of_a_command_count_like_names():
     assert fixed.references == {sweeps.AGS: {0: 81.0}}
 
 
-@pytest.mark.parametrize("other", [{"epochs": 20}, {"data": "cifar10, held out"}])
-def test_runs_of_other_length_or_data_make_a_curve_of_their_own(other):
-    both = sweeps.curves([*stored(), *stored(**other)], "eta")
+@pytest.mark.parametrize(
+    "other", [{"epochs": 20}, {"data": "cifar10, held out"}, {"precision": "fp32"}]
+)
+def test_runs_of_other_length_data_or_arithmetic_make_a_curve_of_their_own(other):
+    held = [*stored(), *stored(**other)]
+    both = sweeps.curves(held, "eta")
     assert len(both) == 2
     assert all(len(curve.points) == 3 for curve in both.values())
+    assert len(sweeps.draw(sweeps.rows(held, "eta"), "eta").axes) == 2
 
 
 def test_other_variants_and_settings_are_kept_apart():

@@ -1,6 +1,7 @@
 """Differences of the ends of runs: windows, pairs, what is left out."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -50,7 +51,15 @@ def test_differences_are_paired_by_seed(tmp_path):
     assert row.startswith("| resnet20-recu-surge | +3.10 [") and row.count("(3 pairs)") == 4
 
 
+def test_pairs_have_the_same_arithmetic(tmp_path):
+    plain, surge = write(tmp_path, ROW, 0, [80.0]), write(tmp_path, f"{ROW}-surge", 0, [81.0])
+    on_gpu = replace(plain, environment={**plain.environment, "device": "cuda"})
+    assert tails.difference([surge], [on_gpu], 1) is None
+    assert tails.difference([surge], [plain, on_gpu], 1).mean == 1.0
+
+
 def test_nothing_stored_and_no_pair(tmp_path):
     assert tails.section(tmp_path) == "Nothing is stored yet.\n"
     write(tmp_path, f"{ROW}-surge", 0, [80.0])
+    write_run(tmp_path / "runs", ROW, epochs=600, done=599)  # it is not finished
     assert tails.section(tmp_path).splitlines()[2].count("| open ") == 4

@@ -109,9 +109,19 @@ def test_measures_equal_hand_computation():
     ramp = np.arange(1.0, 81.0)[:, None]
     eighths = ramp[60:70].mean(), ramp[70:].mean()
     assert drift(ramp)[0] == pytest.approx((eighths[1] - eighths[0]) / np.mean(eighths))
-    assert wander(ramp)[0] == pytest.approx(ramp[20:].std() / ramp[20:].mean())
+    seeds = ramp * [1.0, 3.0]
+    assert wander(seeds) == pytest.approx(ramp[20:].std() / ramp[20:].mean())
     jumping = made(wobble=0.5)
     assert volatility(jumping) == pytest.approx(np.log10(1.5 / 0.5))
+    jumping.loss[: STEPS // 2] = 1e-6  # before the second half
+    assert volatility(jumping) == pytest.approx(np.log10(1.5 / 0.5))
+
+
+def test_final_loss_is_that_of_the_last_tenth():
+    log = made()
+    found = final_loss(log)
+    log.loss[: -STEPS // 10] = 1.0
+    assert final_loss(log) == pytest.approx(found)
 
 
 def test_final_loss_has_a_floor():

@@ -130,8 +130,9 @@ def on_glue(
             task, _, arm = r.row.partition("-")
             given = r.overrides.get("budget")
             setting = f"budget={given}" if budget and given else ""
-            alike = r.setting == setting and budget == bool(given) and "dev set" in r.data
-            if arm in found and alike and r.metric == get_recipe(r.recipe).metric:
+            alike = r.setting == setting and budget == bool(given)
+            whole = "dev set" in r.data and "first " not in r.data
+            if arm in found and alike and whole and r.metric == get_recipe(r.recipe).metric:
                 length = length_of(r.overrides, r.epochs)
                 found[arm][Pair(task, r.seed, r.data, r.precision, length)] = r.last
         arms = ((ours, found[ours]), (theirs, found[theirs]))

@@ -14,7 +14,7 @@ from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.study.bootstrap import DRAWS, Compared, Difference, Drawn, draw, pooled
 from surge.study.predictions import has_predictions, read_predictions
-from surge.study.results import data_name, precision_of
+from surge.study.results import data_name
 from surge.study.stored_runs import StoredRun, open_run
 from surge.study.tables import base_row
 from surge.train.run import RunFolder
@@ -62,9 +62,8 @@ def by_arm(runs: Sequence[StoredRun]) -> dict[str, dict[Pair, StoredRun]]:
         if recipe.table != "glue" or not whole or not as_it_is or not has_predictions(run):
             continue
         task, _, arm = recipe.row.partition("-")
-        precision = precision_of(recipe, run.environment)
         length = length_of(changed, recipe.train.epochs)
-        pair = Pair(task, run.seed, data_name(recipe), precision, length)
+        pair = Pair(task, run.seed, data_name(recipe), run.precision, length)
         other = arms.setdefault(arm, {}).setdefault(pair, run)
         if other is not run:
             raise ConfigError(

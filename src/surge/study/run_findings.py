@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Measured, Stored, judged
+from surge.study.findings import NOT, OPEN, OPPOSITE, REPRODUCED, Measured, Stored, difference_of
 from surge.study.statistics import estimate
 from surge.study.stored_runs import StoredRun, number
 
@@ -36,15 +36,21 @@ class Network:
         minus: str = "",
         claimed: int = 1,
     ) -> Measure:
-        """Measure a number with SURGE minus the same of another arm, seed by seed, in points."""
+        """Measure a number with SURGE minus the same of another arm, seed by seed, in points.
+
+        A pair has the same arithmetic.
+        """
 
         def measure(stored: Stored) -> Measured:
             ours, theirs = (
-                {run.seed: got for run in self.runs(stored, arm) if (got := value(run)) is not None}
+                {
+                    (run.seed, run.precision): got
+                    for run in self.runs(stored, arm)
+                    if (got := value(run)) is not None
+                }
                 for arm in ("-surge", minus)
             )
-            pairs = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-            return judged(estimate(pairs) if pairs else None, " points", claimed=claimed)
+            return difference_of(ours, theirs, claimed=claimed)
 
         return measure
 

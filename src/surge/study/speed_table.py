@@ -34,9 +34,12 @@ def read(folder: Path) -> list[Row]:
 def partner(
     row: Row, rows: Sequence[Row], variant: str, mode: str, network: str | None = None
 ) -> Row | None:
-    """Return the newest step of another kind that was measured with the same code, if any."""
+    """Return the newest step of another kind that was measured with the same code, if any.
+
+    And on the same hardware, with the same torch.
+    """
     wanted = replace(row, variant=variant, mode=mode, network=network or row.network)
-    alike = (r for r in reversed(rows) if r.commit == wanted.commit and _kind(r) == _kind(wanted))
+    alike = (r for r in reversed(rows) if _kind(r) == _kind(wanted) and _place(r) == _place(wanted))
     return next(alike, None)
 
 
@@ -53,6 +56,10 @@ def pair(
 
 def _kind(row: Row) -> tuple[str, str, str, int, int]:
     return row.network, row.variant, row.mode, row.batch, row.width
+
+
+def _place(row: Row) -> tuple[str | None, str, str]:
+    return row.commit, row.hardware, row.torch
 
 
 def line(row: Row, rows: Sequence[Row]) -> dict[str, str]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surge.recipes.recipe import Recipe
-from surge.study.results import NEUTRAL, data_name
+from surge.study.results import NEUTRAL, data_name, precision_of
 from surge.train.recorder import read_records
 from surge.train.run import CONFIG, PREDICTIONS, RunFolder
 
@@ -73,6 +73,11 @@ class StoredRun:
     def data(self) -> str:
         """What it was tested on: ``test set``, ``held out``, ``test set, first 100``."""
         return data_name(self.recipe).removeprefix(f"{self.recipe.data.name}, ")
+
+    @property
+    def precision(self) -> str:
+        """With which arithmetic it was trained."""
+        return precision_of(self.recipe, self.environment)
 
     @property
     def network(self) -> str:

@@ -34,8 +34,8 @@ TITLES = {"eta": "The share eta", "fixed_scale": "A fixed scale"}
 BROKEN = 15.0
 """Points below the best run from where on a run has broken down."""
 
-Where = tuple[str, str, int]
-"""A row without its number, what it was tested on, its epochs."""
+Where = tuple[str, str, int, str]
+"""A row without its number, what it was tested on, its epochs, its arithmetic."""
 Held = dict[float, dict[int, float]]
 """Last epochs by value of the setting, then by seed."""
 
@@ -76,7 +76,7 @@ def curves(results: Sequence[Result], key: str) -> dict[Where, Curve]:
         options = options_in(result)
         if options is None:
             continue
-        curve = found.setdefault((row_of(result), result.data, result.epochs), Curve())
+        curve = found.setdefault((row_of(result), *_shared(result)), Curve())
         value = options.fixed_scale
         if key == "fixed_scale" and isinstance(value, float):
             curve.points.setdefault(value, {})[result.seed] = result.last
@@ -85,12 +85,17 @@ def curves(results: Sequence[Result], key: str) -> dict[Where, Curve]:
         if value is None and key == "fixed_scale" and not _swept(result):
             curve.references.setdefault(AGS, {})[result.seed] = result.last
     for result in results:
-        for (row, data, epochs), curve in found.items():
-            plain = (row.partition("-surge")[0], data, epochs)
-            if (row_of(result), result.data, result.epochs) == plain:
+        for (row, *shared), curve in found.items():
+            plain = (row.partition("-surge")[0], *shared)
+            if (row_of(result), *_shared(result)) == plain:
                 curve.references.setdefault(WITHOUT, {})[result.seed] = result.last
     least = 2 if key == "eta" else 1
     return {where: _alike(curve) for where, curve in found.items() if len(curve.points) >= least}
+
+
+def _shared(result: Result) -> tuple[str, int, str]:
+    """Return what all runs of a curve have in common beside their row."""
+    return result.data, result.epochs, result.precision
 
 
 def _alike(curve: Curve) -> Curve:
@@ -119,8 +124,8 @@ def _swept(result: Result) -> bool:
 def rows(results: Sequence[Result], key: str) -> list[Row]:
     """Return one row per stored run, references included; those have no value of the setting."""
     made: list[Row] = []
-    for (row, data, epochs), curve in sorted(curves(results, key).items()):
-        place = {"row": row, "data": data, "epochs": epochs}
+    for (row, data, epochs, precision), curve in sorted(curves(results, key).items()):
+        place = {"row": row, "data": data, "epochs": epochs, "precision": precision}
         for value, seeds in sorted(curve.points.items()):
             made += [
                 {**place, "series": key, "seed": seed, key: value, "value": last}
@@ -138,12 +143,13 @@ def draw(made: Sequence[Row], key: str) -> Figure:
     """Return the metric against the setting, one panel per row of a table."""
     panels: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in made:
-        panels.setdefault((row["row"], row["data"], row["epochs"]), []).append(row)
+        where = (row["row"], row["data"], row["epochs"], row["precision"])
+        panels.setdefault(where, []).append(row)
     with figures.look():
         columns = min(len(panels), 2)
         count = -(-len(panels) // columns)
         figure, places = figures.new_figure(count, columns, panel=(4.6, 3.3))
-        for axes, ((row, data, epochs), mine) in zip(places, panels.items(), strict=False):
+        for axes, ((row, data, epochs, _), mine) in zip(places, panels.items(), strict=False):
             _paint(axes, mine, key)
             seeds = len({point["seed"] for point in mine})
             note = f"{row}, {epochs} epochs\n{data}; {seeds} seed{'s' * (seeds != 1)}"

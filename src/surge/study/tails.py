@@ -28,14 +28,18 @@ def tail(run: StoredRun, epochs: int) -> float | None:
 def difference(
     runs: Sequence[StoredRun], plain: Sequence[StoredRun], epochs: int
 ) -> Estimate | None:
-    """Estimate the difference of the tails over the seeds that both have."""
-    ours, theirs = ({run.seed: tail(run, epochs) for run in held} for held in (runs, plain))
-    pairs = [
-        mine - other
-        for seed, mine in ours.items()
-        if mine is not None and (other := theirs.get(seed)) is not None
-    ]
-    return estimate(pairs) if pairs else None
+    """Estimate the difference of the tails over the seeds that both have.
+
+    A pair has the same arithmetic, and a seed is one pair.
+    """
+    others = {(run.seed, run.precision): tail(run, epochs) for run in plain}
+    pairs = {
+        run.seed: mine - other
+        for run in runs
+        if (mine := tail(run, epochs)) is not None
+        and (other := others.get((run.seed, run.precision))) is not None
+    }
+    return estimate(list(pairs.values())) if pairs else None
 
 
 def section(folder: Path) -> str:
