@@ -1,14 +1,12 @@
 """The networks in the box: small, checked, and as accurate as they say."""
 
-import json
-import struct
-
 import numpy as np
 import pytest
 
 import surge
 from surge.data import load_cifar10
 from surge.errors import ConfigError
+from surge.export.container import metadata_of
 from surge.pretrained import add_facts, engine_accuracy, list_pretrained, pretrained_path
 from tests.runtime.building import import_engine
 
@@ -19,9 +17,7 @@ def engine():
 
 
 def metadata(path):
-    content = path.read_bytes()
-    (size,) = struct.unpack("<Q", content[:8])
-    return json.loads(content[8 : 8 + size])["__metadata__"]
+    return metadata_of(path.read_bytes())
 
 
 def test_all_shipped_files_are_small_together():

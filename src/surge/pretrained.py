@@ -92,12 +92,11 @@ def add_facts(path: Path, facts: Mapping[str, str]) -> None:
     """Write further entries into the metadata of a packed file; its checksum is made anew."""
     from safetensors.numpy import load
 
-    from surge.export.container import to_bytes
+    from surge.export.container import metadata_of, to_bytes
     from surge.files import write_whole
 
     content = path.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    kept = json.loads(content[8 : 8 + size])["__metadata__"]
+    kept = metadata_of(content)
     for key in ("format", "version", "checksum"):
         kept.pop(key)
     graph = json.loads(kept.pop("graph"))

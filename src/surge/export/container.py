@@ -27,6 +27,13 @@ def to_bytes(graph: dict[str, Any], arrays: Arrays, facts: dict[str, Any]) -> by
     return seal(save(arrays, metadata))
 
 
+def metadata_of(content: bytes) -> dict[str, str]:
+    """Return the metadata of a file that was written here; the engine reads others with care."""
+    size = int.from_bytes(content[:8], "little")
+    found: dict[str, str] = json.loads(content[8 : 8 + size])["__metadata__"]
+    return found
+
+
 def seal(content: bytes) -> bytes:
     """Write the checksum: SHA-256 of the file with 64 zeros in its own place.
 

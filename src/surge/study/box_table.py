@@ -1,8 +1,8 @@
 """The published list of the networks in the package, made from what their files say."""
 
-import json
 from pathlib import Path
 
+from surge.export.container import metadata_of
 from surge.pretrained import list_pretrained, pretrained_path
 
 
@@ -12,8 +12,7 @@ def section(folder: Path) -> str:
     lines.append("| --- | --- | ---: | ---: | ---: | --- |")
     for name in list_pretrained():
         content = pretrained_path(name).read_bytes()
-        size = int.from_bytes(content[:8], "little")
-        facts = json.loads(content[8 : 8 + size])["__metadata__"]
+        facts = metadata_of(content)
         cells = (name, facts["recipe"], f"{len(content):,}", facts["accuracy"])
         lines.append(f"| {' | '.join(cells)} | {facts['accuracy_torch']} | {facts['tested_on']} |")
     return "\n".join(lines) + "\n"

@@ -19,6 +19,7 @@ from safetensors.numpy import load
 from torch import Tensor, nn
 
 from surge.errors import ExportError
+from surge.export.container import metadata_of
 from surge.layers import BinaryConv2d
 from surge.study.workloads import Workload
 
@@ -30,9 +31,7 @@ def workload_of(path: Path) -> Workload:
         ExportError: the file has an operator that is not rebuilt here; the message names it.
     """
     content = path.read_bytes()
-    size = int.from_bytes(content[:8], "little")
-    metadata = json.loads(content[8 : 8 + size])["__metadata__"]
-    graph, arrays = json.loads(metadata["graph"]), load(content)
+    graph, arrays = json.loads(metadata_of(content)["graph"]), load(content)
     generator = torch.Generator().manual_seed(0)
     example = torch.randn(1, *graph["input"]["shape"], generator=generator)
     binary, floating = (PackedNetwork(graph, arrays, real=real).eval() for real in (False, True))
