@@ -80,6 +80,13 @@ ROWS = {
 """Folder, header and row of every task, in the official layout."""
 
 
+def write_tasks(root, *tasks):
+    """Write small files of some tasks; see :func:`write_task`."""
+    for task in tasks:
+        write_task(root, task)
+    return root
+
+
 def write_task(root, task, counts=None):
     """Write small files of a task in the official layout: the word gives the label away."""
     folder, header, row = ROWS[task]

@@ -76,6 +76,13 @@ def test_interrupted_table_begins_no_further_run(interrupt, tmp_path):
     assert len((tmp_path / "results" / "digits.jsonl").read_text().splitlines()) == 2
 
 
+def test_table_whose_last_run_ends_meanwhile_is_whole(interrupt, tmp_path):
+    interrupt(2)
+    words = ("reproduce", "digits", "--rows", "cnn-bnn", "--seeds", "0", "--epochs", "2")
+    assert main([*words, "--device", "cpu", "--results", "results"]) == 0
+    assert len((tmp_path / "results" / "digits.jsonl").read_text().splitlines()) == 1
+
+
 def test_second_signal_ends_at_once():
     with stoppable(Console(quiet=True)) as asked:
         assert not asked()

@@ -24,7 +24,7 @@ from surge.train.run import RunFolder
 from surge.train.schedule import step_rate
 from surge.train.scoring import TextTest
 from surge.train.text import bert_groups, joined_parts
-from tests.berts import save_tiny, write_task
+from tests.berts import save_tiny, write_task, write_tasks
 from tests.nets import assert_same_tensors
 from tests.train import glue_ranks, glue_runs
 from tests.train.glue_runs import command, head_of, last_weights, measured, quiet_bert, rows
@@ -49,10 +49,7 @@ def lively(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    for task in ("mrpc", "stsb", "rte"):
-        write_task(folder, task)
-    return folder
+    return write_tasks(tmp_path_factory.mktemp("data"), "mrpc", "stsb", "rte")
 
 
 @pytest.fixture(scope="module")

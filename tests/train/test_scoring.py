@@ -17,7 +17,7 @@ from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import PREDICTIONS, RunFolder
 from surge.train.scoring import TextTest
 from surge.train.text import joined_parts
-from tests.berts import save_tiny, write_task
+from tests.berts import save_tiny, write_tasks
 from tests.train.glue_runs import command, rows
 
 CPU = torch.device("cpu")
@@ -31,10 +31,7 @@ def bert(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("data")
-    for task in ("cola", "mrpc", "stsb"):
-        write_task(folder, task)
-    return folder
+    return write_tasks(tmp_path_factory.mktemp("data"), "cola", "mrpc", "stsb")
 
 
 def recipe_of(task, bert, **train):

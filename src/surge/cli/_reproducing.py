@@ -116,14 +116,11 @@ def _work(command: ReproduceCommand, plans: list[Plan], console: Console) -> int
     console.print(f"{len(jobs)} of {len(plans) * len(seeds)} runs are missing")
     _check_together(command, [plan.recipe for plan in plans])
     work = _Work(command, plans, jobs, stored, root, device, deadline, console)
-    if command.jobs > 1:
-        failed = _apart(work)
-    else:
-        with stoppable(console) as asked:
-            failed = _here(work, asked)
-        if asked():
-            raise KeyboardInterrupt
+    with stoppable(console) as asked:  # processes of their own have their own way
+        failed = _apart(work) if command.jobs > 1 else _here(work, asked)
     left = missing(plans, seeds, results.read(command.results, command.table), command.runs)
+    if asked() and left:
+        raise KeyboardInterrupt
     if deadline is not None and len(left) > failed:
         many = f"{len(left) - failed} left for another call: --budget was too short for them"
         console.print(f"{many}{_lengths(left, work)}", markup=False, soft_wrap=True)
