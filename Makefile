@@ -71,8 +71,8 @@ docs: setup  ## build the documentation as a site in build/site; a warning is an
 	$(BIN)/mkdocs build --strict --site-dir build/site
 
 tables: setup  ## renew the tables of README.md and of docs/ from results/
-	$(BIN)/python -c 'from pathlib import Path; from surge.study.published import renew_all; renew_all(Path())'
-	$(BIN)/python -c 'from pathlib import Path; from surge.study.claims import renew; renew(Path())'
+	$(BIN)/python -c 'from pathlib import Path; from surge.study.published.pages import renew_all; renew_all(Path())'
+	$(BIN)/python -c 'from pathlib import Path; from surge.study.findings.claims import renew; renew(Path())'
 
 clean:  ## remove the environment, caches and build outputs
 	rm -rf $(VENV) build dist .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -22,9 +22,9 @@ import torch
 from surge.data import IMAGENET, ImageSet
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.recipe import Recipe
-from surge.study import row_speed
-from surge.study.elsewhere import built
-from surge.study.row_speed import WARM, RowSpeed, RowSteps, timed
+from surge.study.bench import row_speed
+from surge.study.bench.elsewhere import built
+from surge.study.bench.row_speed import WARM, RowSpeed, RowSteps, timed
 from surge.train.run import git_state
 
 

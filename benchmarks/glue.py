@@ -29,8 +29,8 @@ import torch
 from surge.cli import main as surge_command
 from surge.recipes import get_recipe
 from surge.recipes.placing import placed
-from surge.study.elsewhere import built
-from surge.study.row_speed import WARM, RowSteps, timed
+from surge.study.bench.elsewhere import built
+from surge.study.bench.row_speed import WARM, RowSteps, timed
 from surge.train.build import load_sets
 from surge.train.run import git_state
 

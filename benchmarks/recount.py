@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from surge.files import write_whole
-from surge.study.training_speed import Step
+from surge.study.bench.training_speed import Step
 
 COUNTED = 2
 """Samples that are counted: operations grow with the batch."""

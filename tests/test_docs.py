@@ -16,7 +16,8 @@ import surge
 from surge.cli import discover, main
 from surge.method import list_methods
 from surge.models import cnn_digits
-from surge.study import claims, findings, site
+from surge.study import site
+from surge.study.findings import claims, findings
 from tests.berts import save_tiny, tiny_bert, tokens, write_task
 from tests.runtime.building import import_engine
 

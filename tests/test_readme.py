@@ -14,7 +14,7 @@ import surge
 from surge.cli import discover, main
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, list_recipes
-from surge.study import published
+from surge.study.published import pages
 from tests.nets import published_methods
 
 ROOT = Path(__file__).parents[1]
@@ -98,10 +98,10 @@ def settled(text):
     return [line for line in text.splitlines(True) if not line.startswith(new)]
 
 
-@pytest.mark.parametrize("page", published.PAGES)
+@pytest.mark.parametrize("page", pages.PAGES)
 def test_tables_are_what_results_say(page):
     text = (ROOT / page).read_text(encoding="utf-8")
-    made = published.renewed(text, page, ROOT / "results")
+    made = pages.renewed(text, page, ROOT / "results")
     assert settled(made) == settled(text), "run: make tables"
 
 
@@ -110,31 +110,29 @@ BEGIN, END = "<!-- results:cifar10 -->\n", "<!-- /results:cifar10 -->\n"
 
 def test_renewed_replaces_what_stands_between_the_markers(tmp_path):
     text = f"before\n{BEGIN}| old |\n{END}after\n"
-    made = published.cifar10(tmp_path)
-    assert published.renewed(text, "README.md", tmp_path) == f"before\n{BEGIN}{made}{END}after\n"
+    made = pages.cifar10(tmp_path)
+    assert pages.renewed(text, "README.md", tmp_path) == f"before\n{BEGIN}{made}{END}after\n"
 
 
 def test_tables_target_renews_all_pages(tmp_path):
-    for page in published.PAGES:
-        marks = "".join(
-            f"<!-- results:{n} -->\n<!-- /results:{n} -->\n" for n in published.PAGES[page]
-        )
+    for page in pages.PAGES:
+        marks = "".join(f"<!-- results:{n} -->\n<!-- /results:{n} -->\n" for n in pages.PAGES[page])
         (tmp_path / page).parent.mkdir(exist_ok=True)
         (tmp_path / page).write_text(marks, encoding="utf-8")
-    published.renew_all(tmp_path)
-    for page, sections in published.PAGES.items():
+    pages.renew_all(tmp_path)
+    for page, sections in pages.PAGES.items():
         for make in sections.values():
             assert make(tmp_path / "results") in (tmp_path / page).read_text()
     done = subprocess.run(
         ["make", "-n", "tables"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert "surge.study.published" in done.stdout
+    assert "surge.study.published.pages" in done.stdout
 
 
 def test_section_without_results_is_all_open(tmp_path):
-    section = published.cifar10(tmp_path)
+    section = pages.cifar10(tmp_path)
     rows = [line for line in section.splitlines() if line.startswith("| ")][2:]
-    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == list(published.ALWAYS)
+    assert [row.split(" | ")[0].removeprefix("| ") for row in rows] == list(pages.ALWAYS)
     assert all("| open | open | 0 |" in row for row in rows)
     assert section.endswith("No run is stored yet: every cell is open.\n")
 
@@ -158,7 +156,7 @@ def test_section_has_one_row_per_row_and_epochs(tmp_path):
         store(tmp_path, "resnet20-recu", seed=seed, last=80 + seed)
         store(tmp_path, "resnet20-recu-surge", seed=seed, last=82 + 2 * seed)
     store(tmp_path, "resnet20-recu-surge-tied", epochs=60, seed=2)
-    section = published.cifar10(tmp_path)
+    section = pages.cifar10(tmp_path)
     rows = [line for line in section.splitlines() if line.startswith("| resnet20")]
     assert rows[0] == "| resnet20-recu | 600 | 87.4 | 80.50 +- 0.71 | 80.50 +- 0.71 | 2 | - |"
     assert rows[1].startswith("| resnet20-recu-surge | 600 | 88.0 | 83.00 +- 1.41 |")
@@ -171,7 +169,7 @@ def test_section_has_one_row_per_row_and_epochs(tmp_path):
 def test_section_leaves_out_held_out_and_changed_runs(tmp_path):
     store(tmp_path, "resnet20-recu", data="held out", changed='{"held_out": true}')
     store(tmp_path, "resnet20-recu-surge", changed='{"eta": 0.1}')
-    assert published.cifar10(tmp_path) == published.cifar10(tmp_path / "nothing")
+    assert pages.cifar10(tmp_path) == pages.cifar10(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +179,7 @@ def test_section_leaves_out_held_out_and_changed_runs(tmp_path):
 )
 def test_missing_markers_are_refused(text, tmp_path):
     with pytest.raises(ConfigError, match="README.md needs one"):
-        published.renewed(text, "README.md", tmp_path)
+        pages.renewed(text, "README.md", tmp_path)
 
 
 def python(code):
@@ -239,6 +237,6 @@ def test_stored_table_shows_the_deciding_metric_of_unchanged_runs(tmp_path):
         json.dumps({**shared, **line, "recipe": f"glue-{line['row']}"}) + "\n" for line in lines
     )
     (tmp_path / "glue.jsonl").write_text(text)
-    made = published.stored_table("glue", tmp_path)
+    made = pages.stored_table("glue", tmp_path)
     assert "| mrpc-bit | 20 | - | 61.50 | 70.00 | 1 | - |" in made
     assert made.count("| mrpc-bit") == 1 and "gone" not in made

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 import surge
 from surge.errors import ConfigError
-from surge.study.training_speed import literal
+from surge.study.bench.training_speed import literal
 from tests.nets import cnn, images
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recount import operations, recount
-from surge.study.speed_table import everything
+from surge.study.bench.speed_table import everything
 
 RESULTS = Path(__file__).parents[2] / "results"
 ROW = {"mode": "captured", "batch": 4, "hardware": "a GPU", "step_ms": 2.0}

@@ -10,9 +10,9 @@ import surge
 from surge.cli import _bench_inference as bench
 from surge.cli import discover, main
 from surge.models import cnn_digits
-from surge.study import contenders, latency, unpacking, workloads
-from surge.study.contenders import ENGINES, Contender, trial
-from surge.study.latency import NEEDED
+from surge.study.bench import contenders, latency, unpacking, workloads
+from surge.study.bench.contenders import ENGINES, Contender, trial
+from surge.study.bench.latency import NEEDED
 from tests.runtime.building import import_engine
 
 

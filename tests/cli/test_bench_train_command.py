@@ -10,10 +10,10 @@ from surge.cli import main
 from surge.cli._bench_training import _turn
 from surge.layers import BinaryConv2d, BinaryLayer, BinaryLinear
 from surge.models import build_model
-from surge.study import training_speed
-from surge.study.ceilings import Ceilings
-from surge.study.training_networks import NETWORKS, Network
-from surge.study.training_speed import Prepared, Step, held_bytes, peak_bytes
+from surge.study.bench import training_speed
+from surge.study.bench.ceilings import Ceilings
+from surge.study.bench.training_networks import NETWORKS, Network
+from surge.study.bench.training_speed import Prepared, Step, held_bytes, peak_bytes
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from rich.console import Console
 from surge.cli import _demonstrating as demonstrating
 from surge.cli import main
 from surge.errors import SurgeError
-from surge.study import toy_figures
-from surge.study.demo import ARMS
+from surge.study.demo.demo import ARMS
+from surge.study.theory import toy_figures
 from tests.runtime.building import import_engine
 
 Usage = namedtuple("Usage", "total used free")

@@ -4,7 +4,7 @@ import json
 import sys
 
 from surge.cli import main
-from surge.study import toy_figures
+from surge.study.theory import toy_figures
 
 SMALL = ["--seeds", "3", "--steps", "40", "--inputs", "4", "--hidden", "17"]
 

@@ -5,7 +5,7 @@ import torch
 
 from surge.data import load_cifar10
 from surge.pretrained import list_pretrained, pretrained_path
-from surge.study.unpacking import workload_of
+from surge.study.bench.unpacking import workload_of
 from tests.export.packing import expected
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe, overridden
-from surge.study.published import stored_table
+from surge.study.published.pages import stored_table
 from surge.study.results import append, data_name, make_result, read, select
 from surge.train.loop import Outcome
 from tests.study.stored import result

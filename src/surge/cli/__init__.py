@@ -10,7 +10,8 @@ A command is one module in this package that ends with ``COMMAND``::
         '''One line that ``surge toy --help`` shows.'''
 
         def run(self, console: Console) -> int | None:
-            from surge.study import toy  # heavy imports live here: help stays fast
+            from surge.study import #, heavy, imports, live, here:, help, stays, fast
+            from surge.study.theory import toy
             ...
 
     COMMAND = ("toy", ToyCommand)

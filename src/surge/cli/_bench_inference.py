@@ -17,8 +17,9 @@ from surge.cli._bench_rows import Place
 from surge.cli.console import progress
 from surge.errors import ConfigError, ExportError, MissingDependencyError
 from surge.export.load import load_packed
-from surge.study import figures, latency, latency_figures
-from surge.study.contenders import (
+from surge.study import figures
+from surge.study.bench import latency, latency_figures
+from surge.study.bench.contenders import (
     ENGINES,
     INSTALL,
     Contender,
@@ -28,10 +29,10 @@ from surge.study.contenders import (
     start,
     trial,
 )
-from surge.study.latency import OURS, Row, Step
-from surge.study.timing import interleaved
-from surge.study.unpacking import workload_of
-from surge.study.workloads import NETWORKS, Workload, with_batch, workload
+from surge.study.bench.latency import OURS, Row, Step
+from surge.study.bench.timing import interleaved
+from surge.study.bench.unpacking import workload_of
+from surge.study.bench.workloads import NETWORKS, Workload, with_batch, workload
 
 if TYPE_CHECKING:
     from surge.cli.bench import BenchInferCommand

@@ -10,9 +10,10 @@ from rich.console import Console
 
 from surge.cli.console import print_table
 from surge.layers.hooks import binary_layers
-from surge.study import figures, latency, latency_figures
-from surge.study.latency import Row, Step
-from surge.study.workloads import Workload
+from surge.study import figures
+from surge.study.bench import latency, latency_figures
+from surge.study.bench.latency import Row, Step
+from surge.study.bench.workloads import Workload
 
 if TYPE_CHECKING:
     from surge.cli.bench import BenchInferCommand

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from surge.study.contenders import Contender
-from surge.study.latency import Row
-from surge.study.timing import Timing
+from surge.study.bench.contenders import Contender
+from surge.study.bench.latency import Row
+from surge.study.bench.timing import Timing
 from surge.train.run import git_state, hardware
 
 

@@ -14,14 +14,15 @@ from rich.console import Console
 from surge.cli._training import choose_device
 from surge.cli.console import print_table, progress
 from surge.errors import ConfigError, SurgeError
-from surge.study import figures, speed_table, training_speed
-from surge.study.ceilings import Ceilings, measured_ceilings
-from surge.study.elsewhere import Subject, built
-from surge.study.speed_figures import draw
-from surge.study.step_profile import Share, profile
-from surge.study.timing import Pairs, in_turns, turn
-from surge.study.training_networks import NETWORKS, check_width, known
-from surge.study.training_speed import MODES, REPLAYED, VARIANTS, Prepared, Row
+from surge.study import figures
+from surge.study.bench import speed_table, training_speed
+from surge.study.bench.ceilings import Ceilings, measured_ceilings
+from surge.study.bench.elsewhere import Subject, built
+from surge.study.bench.speed_figures import draw
+from surge.study.bench.step_profile import Share, profile
+from surge.study.bench.timing import Pairs, in_turns, turn
+from surge.study.bench.training_networks import NETWORKS, check_width, known
+from surge.study.bench.training_speed import MODES, REPLAYED, VARIANTS, Prepared, Row
 from surge.train.run import git_state, hardware
 
 if TYPE_CHECKING:

@@ -25,11 +25,12 @@ from surge.data import load_digits
 from surge.errors import ConfigError, SurgeError
 from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
-from surge.study import demo, demo_engine, demo_page, figures, learning, results
+from surge.study import figures, learning, results
+from surge.study.demo import demo, demo_engine, demo_page
 from surge.study.queue import Job, Plan, missing
-from surge.study.report import write_report
+from surge.study.report.page import write_report
 from surge.study.tables import TableRow, make_rows
-from surge.study.toy import ToyOptions
+from surge.study.theory.toy import ToyOptions
 from surge.train.build import load_sets
 from surge.train.loop import LoopOptions, Outcome
 from surge.train.run import RunFolder

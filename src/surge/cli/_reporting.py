@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surge.errors import ConfigError
-from surge.study import figures, probe_figures, results, run_page, sweeps
-from surge.study.report import write_report
+from surge.study import figures, results, sweeps
+from surge.study.probe import probe_figures
+from surge.study.report import run_page
+from surge.study.report.page import write_report
 from surge.study.stored_runs import one_per_seed, open_run, store
 from surge.train.run import CONFIG
 

@@ -23,8 +23,10 @@ from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
 from surge.files import check_folder
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.recipe import Recipe
-from surge.study import fixed_time, results, row_speed
-from surge.study.glue_tables import averages_section, metrics_section
+from surge.study import results
+from surge.study.bench import row_speed
+from surge.study.glue import fixed_time
+from surge.study.glue.glue_tables import averages_section, metrics_section
 from surge.study.queue import Job, Plan, expected_seconds, fitting, missing
 from surge.study.tables import make_rows, markdown, stored_rows
 from surge.train.build import load_sets

@@ -12,7 +12,7 @@ from surge.cli.console import print_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from surge.study.theorem import Result, Verdict
+    from surge.study.theory.theorem import Result, Verdict
 
 _FORMULA = {
     "scenario": "scenario",
@@ -64,7 +64,7 @@ class TheoremCommand:
     def run(self, console: Console) -> None:
         """Run the study, print the verdicts, name the files."""
         from surge.files import check_folder
-        from surge.study import theorem
+        from surge.study.theory import theorem
 
         check_folder(self.out)
         results = theorem.run_study(
@@ -86,7 +86,8 @@ class TheoremCommand:
 
 def _write(results: Sequence[Result], folder: Path) -> list[Path]:
     """Write both pictures with their numbers, and the verdicts as CSV and JSON."""
-    from surge.study import figures, theorem
+    from surge.study import figures
+    from surge.study.theory import theorem
 
     table = [asdict(result.verdict) for result in results]
     points = [row for result in results for row in result.points]

@@ -12,8 +12,8 @@ from surge.cli.console import print_table, progress
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from surge.study.toy import Log, ToyOptions
-    from surge.study.toy_claims import Claim
+    from surge.study.theory.toy import Log, ToyOptions
+    from surge.study.theory.toy_claims import Claim
 
 _COLUMNS = {
     "claim": "the paper says",
@@ -57,7 +57,7 @@ class ToyCommand:
 
     def run(self, console: Console) -> None:
         """Run the arms, print the answers, name the files."""
-        from surge.study.toy import ToyOptions
+        from surge.study.theory.toy import ToyOptions
 
         names = ("seeds", "steps", "eta", "lr", "inputs", "hidden", "fixed_input")
         options = ToyOptions(**{name: getattr(self, name) for name in names})
@@ -72,7 +72,8 @@ def toy_study(
 ) -> tuple[dict[str, Log], tuple[Claim, ...], list[Path]]:
     """Run all arms with a progress bar, answer the claims, write everything."""
     from surge.files import check_folder
-    from surge.study import figures, toy, toy_claims, toy_figures
+    from surge.study import figures
+    from surge.study.theory import toy, toy_claims, toy_figures
 
     check_folder(folder)
     with figures.look():

@@ -1,0 +1,1 @@
+"""The demo: its runs, its packed network, its page."""

@@ -1,0 +1,1 @@
+"""The claims of the paper beside what was measured: docs/findings.md."""

@@ -1,0 +1,1 @@
+"""What is said about GLUE: predictions, intervals over examples and seeds, tables."""

@@ -1,0 +1,1 @@
+"""What recorded runs saw, as rows and figures."""

@@ -1,0 +1,1 @@
+"""What ``make tables`` writes into README and docs, from ``results/``."""

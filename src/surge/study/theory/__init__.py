@@ -1,0 +1,1 @@
+"""The paper's toy problem and its theorem."""
