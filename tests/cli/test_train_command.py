@@ -16,6 +16,7 @@ from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.train import loop
 from surge.train.checkpoint import found, save
+from surge.train.neighbours import counted
 from surge.train.run import RunFolder
 from surge.train.task import check_batches
 from tests.nets import assert_same_tensors
@@ -151,6 +152,17 @@ def test_resumed_run_finds_the_data_that_it_was_begun_with(train, tmp_path, monk
     for words in ((), ("--data", "/other")):
         assert train("--resume", tmp_path / "run", "--device", "cpu", *words)[0] == 0
     assert [str(root) for root in roots] == ["sets", str(tmp_path / "sets"), "/other"]
+
+
+def test_result_says_how_many_runs_shared_the_gpu(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(_training, "place_of", lambda device: tmp_path / "gpu")
+    with counted(tmp_path / "gpu"):  # as a run of another command
+        code, out, _ = train("digits-cnn-recu", *SHORT)
+    assert code == 0 and "(2 runs at once)" in out
+    stored = json.loads((tmp_path / "results" / "digits.jsonl").read_text())
+    assert stored["side_by_side"] == 2
+    environment = json.loads((tmp_path / "runs" / "digits-cnn-recu-seed0" / "env.json").read_text())
+    assert environment["side_by_side"] == 2
 
 
 def test_results_that_cannot_be_stored_are_said_at_once(train, tmp_path):

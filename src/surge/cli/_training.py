@@ -40,6 +40,7 @@ from surge.train.budget import as_begun, fitted, in_seconds, seconds_of
 from surge.train.build import Sets, load_sets
 from surge.train.distributed import World, joined
 from surge.train.loop import LoopOptions, Outcome, Trainer
+from surge.train.neighbours import counted, place_of
 from surge.train.run import RunFolder, default_path, describe_environment, hardware
 from surge.train.task import task_of
 
@@ -275,14 +276,27 @@ def prepare_in(
         folder.keep_metrics(0)  # of epochs whose state was never saved
     show = epoch_lines(console, recipe.train.epochs, recipe.metric, label)
 
-    def on_row(row: dict[str, Any]) -> None:
-        line = show(row)
-        if world.leads:
-            folder.log(line)
-        if sink is not None:
-            sink(row)
+    def train() -> Outcome:
+        with counted(place_of(device) if world.leads else None) as neighbours:
 
-    return partial(trainer.run, on_row, step_lines(console, label))
+            def on_row(row: dict[str, Any]) -> None:
+                line = show(row)
+                if world.leads:
+                    folder.log(line)
+                    _note_neighbours(neighbours(), folder, environment)
+                if sink is not None:
+                    sink(row)
+
+            return trainer.run(on_row, step_lines(console, label))
+
+    return train
+
+
+def _note_neighbours(number: int, folder: RunFolder, environment: dict[str, Any]) -> None:
+    """Remember how many runs shared the GPU, at most: the seconds of a run depend on that."""
+    if number > int(environment.get("side_by_side", 1)):
+        environment["side_by_side"] = number
+        folder.write_environment(environment)
 
 
 def run_in(*args: Any, **kwargs: Any) -> Outcome:
