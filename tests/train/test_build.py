@@ -1,6 +1,7 @@
 """From a recipe to data, model and optimizer."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from surge.data import load_digits
 from surge.errors import DataNotFoundError
 from surge.recipes import DataSpec, TrainSpec, get_recipe
+from surge.train import build
 from surge.train.build import build_parts, compute_dtype, load_sets, make_loaders
 from surge.train.distributed import World
 from tests.train.small import CPU, small_sets
@@ -84,3 +86,10 @@ def test_path_options_reach_the_paths():
     parts = build_parts(recipe, 7, CPU, torch.zeros(2, 1, 8, 8))
     options = {path.options for path in parts.compensation.paths.values()}
     assert options == {replace(recipe.surge, seed=7)}
+
+
+def test_chosen_number_of_workers_reaches_the_sets(monkeypatch, tmp_path):
+    task = SimpleNamespace(load_sets=lambda *given: given)
+    monkeypatch.setattr(build, "task_of", lambda spec: task)
+    spec = DataSpec("digits")
+    assert load_sets(spec, tmp_path, 3) == (spec, tmp_path, 3)

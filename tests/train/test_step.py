@@ -59,3 +59,38 @@ def test_only_small_weights_are_worked_on_together(width, together, monkeypatch)
     model = Small(width)
     step.compiled_step(model.forward, model)
     assert asked["options"] == (step.TOGETHER if together else None)
+
+
+@pytest.mark.parametrize(("more", "together"), [(0, True), (1, False)])
+def test_a_weight_of_the_limit_is_still_small(more, together, monkeypatch):
+    asked = {}
+    monkeypatch.setattr(torch, "compile", lambda f, **options: asked.update(options))
+    model = nn.ParameterList([torch.zeros(step.SMALL + more)])
+    step.compiled_step(lambda x: x, model)
+    assert (asked["options"] is not None) == together
+
+
+def test_step_is_compiled_as_one_graph(monkeypatch):
+    asked = {}
+    monkeypatch.setattr(torch, "compile", lambda f, **options: asked.update(options))
+    step.compiled_step(lambda x: x, nn.Module())
+    assert asked["fullgraph"] is True
+
+
+class Doubled(Small):
+    """One whose forward has a default and, for ``super``, a closure."""
+
+    def forward(self, x, factor=2.0):
+        return factor * super().forward(x)
+
+
+def test_compiled_method_keeps_its_defaults_and_its_closure():
+    model, x = Doubled(2), torch.randn(2, 3)
+    assert torch.equal(step.compiled_step(model.forward, model)(x), model(x))
+
+
+@pytest.mark.parametrize(
+    ("count", "accumulate", "parts"), [(11, 4, [3, 3, 3, 2]), (8, 4, [2] * 4), (3, 4, [1] * 3)]
+)
+def test_parts_of_a_batch_have_as_many_images_as_it_has(count, accumulate, parts):
+    assert step.parts_of(count, accumulate) == parts
