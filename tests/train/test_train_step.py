@@ -113,13 +113,6 @@ def test_sums_count_beyond_what_float32_can():
     assert sums.read()[2] == 2**24 + 1
 
 
-def test_sums_start_anew_when_they_are_read():
-    sums = Sums(CPU)
-    sums.add(torch.tensor(2.0), torch.tensor(1), 3)
-    assert sums.read() == (6.0, 1.0, 3.0, 0.0)
-    assert sums.read() == (0.0, 0.0, 0.0, 0.0)
-
-
 def test_injected_share_is_the_mean_over_images(tmp_path, monkeypatch):
     trainer, shares = make_trainer(tmp_path, sets=small_sets(train=43)), iter([0.5, 0.25])
     compensation = trainer.parts.compensation
