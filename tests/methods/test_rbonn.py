@@ -243,6 +243,14 @@ def test_rbonn_rejects_bad_options(option, value):
         BinaryLinear(4, 2, method="rbonn", method_options={option: value})
 
 
+def test_rbonn_without_a_penalty_has_no_loss():
+    layer = BinaryLinear(4, 2, method="rbonn", method_options={"penalty": 0.0})
+    layer.method.on_epoch(0, 10)
+    surge.extra_loss(layer).backward()
+    assert surge.extra_loss(layer) == 0
+    assert not layer.weight.grad.any() and not layer.method.scale.grad.any()
+
+
 def test_rbonn_operator_passes_opcheck():
     weight, scale = torch.randn(3, 2, 2), torch.rand(3, 1, 1)
     torch.library.opcheck(bilinear_weight, (weight.requires_grad_(), scale.requires_grad_()))
