@@ -19,8 +19,8 @@ import torch
 from surge.recipes import get_recipe, overridden
 from surge.recipes.recipe import Recipe
 from surge.study import results
+from surge.study.bench.cost_table import CHANGES, ROWS, accuracies
 from surge.study.bench.training_speed import literal
-from surge.study.published.cost_table import CHANGES, ROWS, accuracies
 from surge.train.build import Sets, build_network, load_sets
 from surge.train.loop import LoopOptions, Outcome, Trainer
 from surge.train.run import RunFolder, describe_environment

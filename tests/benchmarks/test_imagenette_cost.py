@@ -8,7 +8,7 @@ import torch
 from benchmarks import imagenette_cost as cost
 from surge.recipes import get_recipe, overridden
 from surge.recipes.recipe import Recipe
-from surge.study.published import cost_table
+from surge.study.bench import cost_table
 from surge.train.build import load_sets
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder

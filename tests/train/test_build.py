@@ -1,18 +1,27 @@
 """From a recipe to data, model and optimizer."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from surge.data import load_digits
-from surge.errors import DataNotFoundError
+from surge.errors import CheckpointMismatchError, DataNotFoundError
 from surge.recipes import DataSpec, TrainSpec, get_recipe
 from surge.train import build
-from surge.train.build import build_parts, compute_dtype, load_sets, make_loaders
+from surge.train.build import (
+    build_network,
+    build_parts,
+    compute_dtype,
+    load_sets,
+    load_trained_,
+    make_loaders,
+)
 from surge.train.distributed import World
-from tests.train.small import CPU, small_sets
+from tests.train.small import CPU, small_recipe, small_sets
 
 
 def test_digits_come_in_their_two_parts():
@@ -93,3 +102,27 @@ def test_chosen_number_of_workers_reaches_the_sets(monkeypatch, tmp_path):
     monkeypatch.setattr(build, "task_of", lambda spec: task)
     spec = DataSpec("digits")
     assert load_sets(spec, tmp_path, 3) == (spec, tmp_path, 3)
+
+
+def test_order_of_images_is_that_of_the_seed():
+    orders = []
+    for seed in (0, 1):
+        loader, _ = make_loaders(small_recipe(), small_sets(), seed, CPU, World())
+        orders.append(loader.plan(0).permutation.tolist())
+    assert orders[0] != orders[1]
+
+
+def test_weights_are_taken_without_those_of_auxiliary_paths():
+    recipe, example = small_recipe(), torch.zeros(2, 1, 8, 8)
+    state = build_network(recipe, 1, example)[0].state_dict()
+    plain, _ = build_network(replace(recipe, surge=None), 0, example)
+    load_trained_(plain, {"model": state}, recipe, Path("x"))
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(tensor, state[name]), name
+
+
+@pytest.mark.parametrize("held", [{}, {"model": {}}])
+def test_weights_that_do_not_fit_are_refused_with_their_place(held):
+    model = nn.Linear(2, 2)
+    with pytest.raises(CheckpointMismatchError, match="in there does not fit the model of digits"):
+        load_trained_(model, held, small_recipe(), Path("there"))

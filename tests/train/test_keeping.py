@@ -126,7 +126,7 @@ def test_process_without_a_checkpoint_tells_the_others_before_it_fails(tmp_path)
     assert told == [((None, 0, None), [])]
 
 
-@pytest.mark.parametrize("flag", ["fused", "foreach", "capturable"])
+@pytest.mark.parametrize("flag", ["foreach", "capturable"])
 def test_optimizer_keeps_the_flags_of_its_device(flag):
     optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(2))])
     state = copy.deepcopy(optimizer.state_dict())

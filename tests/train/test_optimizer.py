@@ -1,25 +1,17 @@
-"""Groups and settings of optimizers, and which weights of a checkpoint a network takes."""
-
-from dataclasses import replace
-from pathlib import Path
+"""Groups and settings of optimizers."""
 
 import pytest
 import torch
 from torch import nn
 
-from surge.errors import CheckpointMismatchError
 from surge.layers import BinaryLinear
 from surge.recipes import TrainSpec
 from surge.train.build import (
-    build_network,
     is_decayed,
-    load_trained_,
-    make_loaders,
     make_optimizer,
     parameter_groups,
 )
-from surge.train.distributed import World
-from tests.train.small import CPU, small_recipe, small_sets
+from tests.train.small import CPU
 
 
 @pytest.fixture
@@ -79,27 +71,3 @@ def test_shift_of_a_linear_layer_decays_by_reactnets_rule(name, decays):
 def test_kernels_of_one_dimension_are_none_by_reactnets_rule():
     parameter = nn.Parameter(torch.zeros(2, 2, 3))
     assert not is_decayed("features.weight", parameter, TrainSpec(decayed="kernels"))
-
-
-def test_order_of_images_is_that_of_the_seed():
-    orders = []
-    for seed in (0, 1):
-        loader, _ = make_loaders(small_recipe(), small_sets(), seed, CPU, World())
-        orders.append(loader.plan(0).permutation.tolist())
-    assert orders[0] != orders[1]
-
-
-def test_weights_are_taken_without_those_of_auxiliary_paths():
-    recipe, example = small_recipe(), torch.zeros(2, 1, 8, 8)
-    state = build_network(recipe, 1, example)[0].state_dict()
-    plain, _ = build_network(replace(recipe, surge=None), 0, example)
-    load_trained_(plain, {"model": state}, recipe, Path("x"))
-    for name, tensor in plain.state_dict().items():
-        assert torch.equal(tensor, state[name]), name
-
-
-@pytest.mark.parametrize("held", [{}, {"model": {}}])
-def test_weights_that_do_not_fit_are_refused_with_their_place(held):
-    model = nn.Linear(2, 2)
-    with pytest.raises(CheckpointMismatchError, match="in there does not fit the model of digits"):
-        load_trained_(model, held, small_recipe(), Path("there"))

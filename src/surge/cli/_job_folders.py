@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from surge.cli._training import environment_of
+from surge.cli._training import environment_of, note_shared
 from surge.errors import CheckpointMismatchError
 from surge.recipes.placing import start_of, teacher_of, with_start, with_teacher
 from surge.study.queue import Job, Plan, folder_of
@@ -73,7 +73,5 @@ def open_folder(
         )
     here = environment_of(device, job.seed, command.commit, {})
     environment = folder.went_on(recipe, environment, here)
-    if int(environment.get("side_by_side", 1)) < side_by_side:
-        environment["side_by_side"] = side_by_side
-        folder.write_environment(environment)
+    note_shared(folder, environment, side_by_side)
     return folder, environment

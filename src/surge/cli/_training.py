@@ -283,7 +283,7 @@ def prepare_in(
                 line = show(row)
                 if world.leads:
                     folder.log(line)
-                    _note_neighbours(neighbours(), folder, environment)
+                    note_shared(folder, environment, neighbours())
                 if sink is not None:
                     sink(row)
 
@@ -292,8 +292,8 @@ def prepare_in(
     return train
 
 
-def _note_neighbours(number: int, folder: RunFolder, environment: dict[str, Any]) -> None:
-    """Remember how many runs shared the GPU, at most: the seconds of a run depend on that."""
+def note_shared(folder: RunFolder, environment: dict[str, Any], number: int) -> None:
+    """Remember how many runs shared the machine, at most: the seconds of a run depend on that."""
     if number > int(environment.get("side_by_side", 1)):
         environment["side_by_side"] = number
         folder.write_environment(environment)

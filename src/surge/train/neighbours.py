@@ -8,7 +8,7 @@ as the only one.
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,44 +16,39 @@ import torch
 
 
 def place_of(device: torch.device) -> Path | None:
-    """Return the folder of the locks of a GPU, for this user; None for other devices."""
-    if device.type != "cuda":
+    """Return the folder of the locks of a GPU, for this user; None where nothing is counted."""
+    if device.type != "cuda" or os.name != "posix":
         return None
-    user = os.getuid() if hasattr(os, "getuid") else 0
     uuid = torch.cuda.get_device_properties(device).uuid
-    return Path(tempfile.gettempdir()) / f"surge-{user}" / str(uuid)
+    return Path(tempfile.gettempdir()) / f"surge-{os.getuid()}" / str(uuid)
 
 
 @contextmanager
 def counted(place: Path | None) -> Iterator[Callable[[], int]]:
     """Count as a run at a place, and yield what tells how many there are, this one included."""
-    own = None if place is None else _lock(place)
-    if place is None or own is None:
-        yield lambda: 1
-        return
-    try:
+    with ExitStack() as stack:
+        if place is not None:
+            with suppress(OSError):
+                _lock(place, stack)
         yield partial(_locked, place)
-    finally:
-        number, name = own
-        os.close(number)
-        Path(name).unlink(missing_ok=True)  # whatever cleans up may have been there before
 
 
-def _lock(place: Path) -> tuple[int, str] | None:
-    """Return a new file with a lock, by its number and its name, if that can be had."""
-    try:
-        import fcntl
+def _lock(place: Path, stack: ExitStack) -> None:
+    """Lock a new file, which is gone when the stack is left."""
+    import fcntl
 
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        number, name = tempfile.mkstemp(dir=place)
-        fcntl.flock(number, fcntl.LOCK_EX)
-    except (ImportError, OSError):
-        return None
-    return number, name
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=place)
+    # Whatever cleans up the folder may be there before.
+    stack.callback(Path(name).unlink, missing_ok=True)
+    stack.callback(os.close, number)
+    fcntl.flock(number, fcntl.LOCK_EX)
 
 
-def _locked(place: Path) -> int:
+def _locked(place: Path | None) -> int:
     """Return how many files are locked; those that are not belong to nobody any more."""
+    if place is None:
+        return 1
     import fcntl
 
     number = 0

@@ -14,12 +14,11 @@ from surge.cost import Rest, Summary
 from surge.errors import SurgeWarning
 from surge.models.bert import BertClassifier
 from surge.recipes import get_recipe
-from surge.study.bench import latency, speed_table
+from surge.study.bench import cost_table, latency, speed_table
 from surge.study.bench.training_networks import NETWORKS
 from surge.study.findings.findings import NOT, OPEN, REPRODUCED, Measured, Stored, difference_of
 from surge.study.findings.run_findings import Measure
 from surge.study.glue import glue_tables
-from surge.study.published import cost_table
 from surge.study.theory.theorem import Verdict, run_study
 from surge.summary import summary
 from surge.train.detect_cost import cost_of

@@ -21,7 +21,7 @@ from surge.study import results, sweeps
 from surge.study.glue import glue_intervals
 from surge.study.glue.bootstrap import Difference
 from surge.study.glue.glue_intervals import Pair, length_of
-from surge.study.published.markers import replaced
+from surge.study.markers import replaced
 from surge.study.results import data_name, select
 from surge.study.statistics import Estimate, estimate
 from surge.study.stored_runs import StoredRun, open_run

@@ -11,13 +11,20 @@ from surge.errors import ConfigError
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.variants import has_number
 from surge.study import results
-from surge.study.bench import latency_table, row_speed, speed_figures, speed_table, step_profile
+from surge.study.bench import (
+    cost_table,
+    latency_table,
+    row_speed,
+    speed_figures,
+    speed_table,
+    step_profile,
+)
 from surge.study.findings import screening, tails
 from surge.study.glue import fixed_time, glue_intervals
 from surge.study.glue.glue_tables import align_section, overhead_section, packed_section
-from surge.study.published import common_figure, cost_table, less_table, loader_table, scaling
+from surge.study.markers import replaced
+from surge.study.published import common_figure, less_table, loader_table, scaling
 from surge.study.published.box_table import section as box_section
-from surge.study.published.markers import replaced
 from surge.study.published.rest_table import section as rest_section
 from surge.study.published.threads_table import section as threads_section
 from surge.study.results import Result

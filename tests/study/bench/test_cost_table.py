@@ -6,9 +6,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from surge.recipes import get_recipe, overridden
+from surge.study.bench import cost_table
 from surge.study.bench.training_networks import NETWORKS
 from surge.study.bench.training_speed import Row
-from surge.study.published import cost_table, loader_table, pages
+from surge.study.published import loader_table, pages
 from surge.study.results import Result, data_name
 
 STEP = Row(
