@@ -30,7 +30,7 @@ from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
 from surge.train.build import Sets
 from surge.train.loop import LoopOptions, Trainer
-from surge.train.photos import TREES
+from surge.train.photos.loading import TREES
 from surge.train.run import RunFolder, git_state, hardware
 
 USUAL = (375, 500)

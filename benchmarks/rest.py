@@ -20,7 +20,7 @@ import torch
 from surge.data import ImageSet
 from surge.recipes import get_recipe
 from surge.train.build import load_sets
-from surge.train.photos import middle_of
+from surge.train.photos.loading import middle_of
 from surge.train.run import git_state, hardware
 
 BATCH = 250

@@ -11,7 +11,7 @@ from surge.cli import main
 from surge.cli._detecting import colour_of, draw, free_place
 from surge.data.voc import CLASSES
 from surge.train import checkpoint
-from surge.train.detect_run import Found
+from surge.train.detection.predict import Found
 from tests.data.trees import make_voc
 from tests.train.voc_runs import small_detectors, train
 

@@ -6,7 +6,7 @@ import pytest
 
 from surge.cli import main
 from surge.errors import ConfigError
-from surge.train.recorder import read_records
+from surge.train.probe.recorder import read_records
 from surge.train.run import RunFolder
 from tests.train.small import make_trainer, small_recipe
 

@@ -16,8 +16,8 @@ from surge.errors import CheckpointMismatchError, DataNotFoundError
 from surge.recipes import get_recipe
 from surge.study import queue, results
 from surge.study.queue import Plan, missing
-from surge.train.apart import Ended
 from surge.train.loop import Outcome
+from surge.train.processes.child import Ended
 from tests.study.stored import result
 
 STAGES = ("resnet34-teacher", "twostage-stage1", "twostage-reactnet", "onestage-bireal")

@@ -16,7 +16,7 @@ from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.train import loop
 from surge.train.checkpoint import found, save
-from surge.train.neighbours import counted
+from surge.train.processes.neighbours import counted
 from surge.train.run import RunFolder
 from surge.train.task import check_batches
 from tests.nets import assert_same_tensors

@@ -7,7 +7,7 @@ from surge.recipes import get_recipe, list_recipes, serial
 from surge.recipes.placing import start_of, teacher_of
 from surge.recipes.recipe import TrainSpec
 from surge.recipes.voc import paper_costs, shortened, with_backbone
-from surge.train.detect_cost import cost_of
+from surge.train.detection.cost import cost_of
 from surge.train.schedule import learning_rate, rate_at
 
 ALL = [get_recipe(name) for name in list_recipes("voc")]

@@ -14,7 +14,7 @@ from surge import files
 from surge.errors import CheckpointMismatchError
 from surge.files import atomic
 from surge.train.checkpoint import found, load_newest, load_one, save
-from surge.train.keeping import _load_optimizer
+from surge.train.trainer_state import _load_optimizer
 from tests.train.small import CPU, make_trainer, small_recipe, weights
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from surge.train import build, search, step
+from surge.train import build, divergence, step
 from surge.train.checkpoint import found
 from surge.train.distributed import World
 from surge.train.watch import (
@@ -101,7 +101,7 @@ def test_divergence_that_shows_only_in_the_test_stops_the_run_too(tmp_path, monk
 
 def test_search_gives_up_in_time(tmp_path, monkeypatch):
     Poison(monkeypatch, "fc", step=4)
-    monkeypatch.setattr(search, "PATIENCE", 0.0)
+    monkeypatch.setattr(divergence, "PATIENCE", 0.0)
     with pytest.raises(
         DivergedError,
         match='began was not found; by now "features.conv1.weight" is not finite, too',
@@ -133,15 +133,15 @@ def test_search_repeats_the_steps_that_were_taken(tmp_path, monkeypatch, row, tr
         real(self, *args, **kwargs)
 
     monkeypatch.setattr(type(trainer), "__init__", note)
-    assert search.first_bad_layer(trainer) is None
+    assert divergence.first_bad_layer(trainer) is None
     assert_same_tensors(weights(made[0]), weights(trainer))
 
 
 def test_search_of_several_processes_has_no_answer(tmp_path):
     trainer = make_trainer(tmp_path, small_recipe("cnn-bnn"))
     trainer.world = World(0, 2)
-    assert search.first_bad_layer(trainer) is None
-    assert str(search.diverged_error(trainer)) == (
+    assert divergence.first_bad_layer(trainer) is None
+    assert str(divergence.diverged_error(trainer)) == (
         "Training diverged in epoch 0 of digits-cnn-bnn: the loss is not finite; where that began "
         "is searched for in one process only. No checkpoint was written yet."
     )

@@ -267,7 +267,7 @@ def test_runs_side_by_side_are_what_each_is_alone(tmp_path):
     """Two captured runs on streams of their own, replayed at the same time."""
     import threading
 
-    from surge.train.together import stream_of_its_own
+    from surge.train.processes.interleaved import stream_of_its_own
 
     alone = [
         step_losses(make(tmp_path / name, name, compiled=True, captured=True)) for name in ROWS

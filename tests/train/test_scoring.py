@@ -16,7 +16,7 @@ from surge.train.build import load_sets
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import PREDICTIONS, RunFolder
 from surge.train.scoring import TextTest
-from surge.train.text import joined_parts
+from surge.train.text.build import joined_parts
 from tests.berts import save_tiny, write_tasks
 from tests.train.glue_runs import command, rows
 

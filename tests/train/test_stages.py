@@ -13,9 +13,9 @@ from surge.recipes import get_recipe
 from surge.recipes.placing import placed, start_of, teacher_of
 from surge.recipes.recipe import DataSpec
 from surge.train.build import build_network, for_own_checkpoint
+from surge.train.photos.teacher import DistributionObjective, distribution_loss, teacher_objective
 from surge.train.run import RunFolder
 from surge.train.stages import finished_state
-from surge.train.teacher import DistributionObjective, distribution_loss, teacher_objective
 from tests.nets import assert_same_tensors
 from tests.train.photo_runs import FIRST, TEACHER, metrics, narrow, train, train_others
 

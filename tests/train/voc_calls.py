@@ -20,8 +20,8 @@ from surge.models.vision_ops import vision
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.placing import placed, start_of
 from surge.recipes.voc import shortened
-from surge.train import detect_build
-from surge.train.detect import load_detection_sets
+from surge.train.detection import build as detect_build
+from surge.train.detection.task import load_detection_sets
 from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder
 from tests.calls import Calls

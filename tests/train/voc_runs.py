@@ -23,7 +23,9 @@ from surge.models import imagenet, plain_resnet, pyramid
 from surge.models.detector_parts import DetectorSettings
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.placing import start_of
-from surge.train import build, detect_build, detect_objective
+from surge.train import build
+from surge.train.detection import build as detect_build
+from surge.train.detection import objective as detect_objective
 from tests.train.losses import double_precision
 
 STEPS = 4

@@ -17,7 +17,7 @@ from surge.data.pictures import CORRUPT, as_tensor
 from surge.data.voc import CLASSES
 from surge.errors import ConfigError
 from surge.picture_modes import eight_bits
-from surge.train.detect_run import Found, load_detector, look
+from surge.train.detection.predict import Found, load_detector, look
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -33,9 +33,9 @@ from surge.train.build import load_sets
 from surge.train.distributed import World, process_count
 from surge.train.loop import LoopOptions, Outcome
 from surge.train.mode import choose_mode
+from surge.train.processes.interleaved import draws_in_steps, run_together, stream_of_its_own
 from surge.train.run import RunFolder, hardware
 from surge.train.task import task_of
-from surge.train.together import draws_in_steps, run_together, stream_of_its_own
 from surge.train.watch import DivergedError
 
 if TYPE_CHECKING:

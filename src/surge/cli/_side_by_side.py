@@ -26,9 +26,9 @@ from surge.data.pictures import worker_count
 from surge.errors import CheckpointMismatchError, DataNotFoundError
 from surge.study.queue import Job, Key, fits, next_ready
 from surge.study.results import Result
-from surge.train.apart import Apart, Ended, Line
 from surge.train.build import load_sets
 from surge.train.options import LoopOptions, Outcome
+from surge.train.processes.child import Apart, Ended, Line
 from surge.train.run import RunFolder, hardware
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from surge.train.budget import as_begun, fitted, in_seconds, seconds_of
 from surge.train.build import Sets, load_sets
 from surge.train.distributed import World, joined
 from surge.train.loop import LoopOptions, Outcome, Trainer
-from surge.train.neighbours import counted, place_of
+from surge.train.processes.neighbours import counted, place_of
 from surge.train.run import RunFolder, default_path, describe_environment, hardware
 from surge.train.task import task_of
 

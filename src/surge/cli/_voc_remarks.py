@@ -18,7 +18,7 @@ NOTE = (
 def voc_remarks(recipes: Sequence[Recipe]) -> str:
     """Return what every whole row costs beside the paper's figures, and the note."""
     try:
-        from surge.train.detect_cost import cost_of
+        from surge.train.detection.cost import cost_of
 
         costs = {r.row: cost_of(r) for r in recipes if paper_costs(r.row) is not None}
     except MissingDependencyError as error:

@@ -57,7 +57,7 @@ class DataCommand:
             _download(root, self.url, console)
         elif self.name in TREES:
             from surge.data.folders import find_tree, scan_tree
-            from surge.train.photos import TREES as PLACES
+            from surge.train.photos.loading import TREES as PLACES
 
             for part in scan_tree(find_tree(root, PLACES[self.name])):
                 text = f"{part.root}: {len(part):,} images in {len(part.classes)} classes"
@@ -145,7 +145,7 @@ def _tree(root: Path, name: str) -> dict[str, object]:
     """Say whether an ImageFolder tree is there; its images are not counted."""
     from surge.data.folders import find_tree
     from surge.errors import DataNotFoundError
-    from surge.train.photos import TREES as PLACES
+    from surge.train.photos.loading import TREES as PLACES
 
     try:
         folder = find_tree(root, PLACES[name])

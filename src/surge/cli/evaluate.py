@@ -92,7 +92,7 @@ class EvaluateCommand:
         """Print the average precision of a detector, class by class."""
         from surge.cli._training import choose_device
         from surge.study.results import data_name
-        from surge.train.detect_run import evaluate_detector
+        from surge.train.detection.predict import evaluate_detector
 
         found = evaluate_detector(self.run_folder, root, choose_device(self.device))
         recipe = found.recipe

@@ -138,7 +138,7 @@ def _load_stages(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tu
     from surge.data.imageset import IMAGENET
     from surge.data.voc_loader import scale_of
     from surge.models.pyramid import JoinedStages
-    from surge.train.detect_run import load_detector
+    from surge.train.detection.predict import load_detector
 
     recipe, detector = load_detector(path, torch.device("cpu"))
     assert recipe.data.size is not None
@@ -165,7 +165,7 @@ def _measure(path: Path, recipe: Recipe, model: nn.Module, data: str | None) -> 
     from surge.pretrained import add_facts, engine_accuracy, torch_accuracy
     from surge.study.results import data_name
     from surge.train.build import load_sets
-    from surge.train.photos import middle_of
+    from surge.train.photos.loading import middle_of
 
     _, images = load_sets(recipe.data, resolve_root(data, os.environ))
     if not isinstance(images, ImageSet):

@@ -134,7 +134,7 @@ class FeatureLoss(nn.Module):
 
     t/2 mean over the batch of { sum((f - c)^2) + sum((f - c)^2 / s^2 + log(s^2)) } with the centre
     c and the width s of the label's class, both learnable; t is ``strength``. Added to the loss by
-    a loop that has the features before the last layer (:mod:`surge.train.features`).
+    a loop that has the features before the last layer (:mod:`surge.train.photos.features`).
     """
 
     def __init__(self, classes: int, features: int, *, strength: float = 1e-3) -> None:

@@ -1,7 +1,7 @@
 """The layer of IDa-Det: weight and scale are optimised together, as in RBONN, without recurrence.
 
 What makes the method a detector's, the choice of proposals and the entropy loss, is in
-:mod:`surge.train.detect_distill`.
+:mod:`surge.train.detection.ida_distill`.
 """
 
 from torch import Tensor

@@ -1,7 +1,7 @@
 """The layer of LWS-Det: every weight is searched between -1 and +1, under a learned scale.
 
 The layer-wise losses that guide the search belong to a teacher and are in
-:mod:`surge.train.layer_distill`.
+:mod:`surge.train.detection.lws_distill`.
 """
 
 import math

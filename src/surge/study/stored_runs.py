@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from surge.recipes.recipe import Recipe
 from surge.study.results import NEUTRAL, data_name, precision_of
-from surge.train.recorder import read_records
+from surge.train.probe.recorder import read_records
 from surge.train.run import CONFIG, PREDICTIONS, RunFolder
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -15,10 +15,10 @@ from surge.data.voc_loader import DecodedSet
 from surge.errors import CheckpointMismatchError
 from surge.layers.hooks import binary_layers
 from surge.recipes.recipe import DataSpec, Recipe, TrainSpec
-from surge.train import text
 from surge.train.distributed import World
 from surge.train.parts import Parts, Place, compute_dtype, layout_on
 from surge.train.task import task_of
+from surge.train.text import build as text
 
 __all__ = [
     "Parts",

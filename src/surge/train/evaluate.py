@@ -13,7 +13,7 @@ from surge.recipes.recipe import Recipe
 from surge.train import checkpoint
 from surge.train.build import alone, load_sets, load_trained_
 from surge.train.loop import LoopOptions, Trainer
-from surge.train.photos import count_ranked
+from surge.train.photos.loading import count_ranked
 from surge.train.run import RunFolder
 
 

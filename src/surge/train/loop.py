@@ -13,7 +13,7 @@ from surge.errors import ConfigError
 from surge.layers.elastic import elastic_parts, initialize_
 from surge.layers.hooks import on_epoch
 from surge.recipes.recipe import Recipe
-from surge.train import keeping, midway
+from surge.train import mid_epoch, trainer_state
 from surge.train.build import (
     Parts,
     Sets,
@@ -24,16 +24,16 @@ from surge.train.build import (
 )
 from surge.train.capture import Captured
 from surge.train.distributed import World, wrapped
-from surge.train.dose import DoseMeter, mean_dose
+from surge.train.divergence import diverged_error
 from surge.train.guide import make_guide
 from surge.train.mode import choose_mode
 from surge.train.norms import recalibrate_norms, wants_recalibration
 from surge.train.options import LoopOptions, Outcome
 from surge.train.parts import set_arithmetic
-from surge.train.recorder import make_recorder
+from surge.train.probe.dose import DoseMeter, mean_dose
+from surge.train.probe.recorder import make_recorder
 from surge.train.run import RunFolder
 from surge.train.schedule import is_tested, is_tested_midway, learning_rate, rate_at, step_seed
-from surge.train.search import diverged_error
 from surge.train.step import Criterion, TrainStep
 from surge.train.sync_norm import synchronize_norms_
 from surge.train.task import task_of
@@ -132,12 +132,12 @@ class Trainer:
 
     def load(self) -> list[str]:
         """Take the state of the newest good checkpoint, and touch no file."""
-        return keeping.load(self)
+        return trainer_state.load(self)
 
     def save(self, noted: dict[str, Any] | None = None) -> None:
         """Write a checkpoint of the epochs done so far, and of the steps ``noted``."""
         if self.world.leads:
-            keeping.save(self, noted)
+            trainer_state.save(self, noted)
 
     def run(
         self,
@@ -193,7 +193,7 @@ class Trainer:
             self.recorder.begin_epoch()
         self.begun = time.monotonic()
         self.begin_epoch()
-        done, self.noted = midway.take_up(self, watch, self.noted) if self.noted else 0, None
+        done, self.noted = mid_epoch.take_up(self, watch, self.noted) if self.noted else 0, None
         first = self._steps_before()
         for number, part, numbers in self.steps(done):
             self.step(part, *numbers)
@@ -205,8 +205,8 @@ class Trainer:
             done = number + 1 - first
             if self.on_step is not None:
                 self.on_step(done, len(self.train_loader))
-            midway.keep(self, watch, done)
-            if midway.stops(self, watch, done):
+            mid_epoch.keep(self, watch, done)
+            if mid_epoch.stops(self, watch, done):
                 return None
         loss, hits, count, dose = self.train_step.sums.read()
         self.check_finite(loss)

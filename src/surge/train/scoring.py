@@ -14,9 +14,9 @@ from surge.data.glue_metrics import score
 from surge.data.textset import TextSet
 from surge.ranks import joined
 from surge.recipes.recipe import TrainSpec
-from surge.train.distill import label_loss
-from surge.train.photos import count_ranked
+from surge.train.photos.loading import count_ranked
 from surge.train.step import TestStep, Verdict
+from surge.train.text.distill import label_loss
 
 SHORT = {"dev_mismatched": "-mm"}
 """What is added to the metrics of a part that does not decide."""

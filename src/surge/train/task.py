@@ -18,12 +18,14 @@ from surge.errors import ConfigError
 from surge.models import build_model
 from surge.ranks import share_of
 from surge.recipes.recipe import DataSpec, Recipe
-from surge.train import photos, stages, text
-from surge.train.features import feature_objective
+from surge.train import stages
 from surge.train.parts import Place
+from surge.train.photos import loading
+from surge.train.photos.features import feature_objective
+from surge.train.photos.teacher import checked_teacher, teacher_objective
 from surge.train.scoring import RankedTest, TextTest
 from surge.train.step import Objective, TestStep, parts_of
-from surge.train.teacher import checked_teacher, teacher_objective
+from surge.train.text import build as text
 
 MEASURED = 128
 """Images by which layers are chosen."""
@@ -146,12 +148,12 @@ class PhotoTask(Task):
 
     def load_sets(self, spec: DataSpec, root: Path, workers: int | None = None) -> Any:
         """Return photographs, decoded if the recipe keeps them."""
-        return photos.load_photo_sets(spec, root, workers)
+        return loading.load_photo_sets(spec, root, workers)
 
     def check(self, recipe: Recipe, sets: Any, ranks: int = 1) -> None:
         """Refuse an impossible crop, other classes, and a foreign teacher or first stage."""
         super().check(recipe, sets, ranks)
-        photos.check_photos(recipe, sets)
+        loading.check_photos(recipe, sets)
         if recipe.distill is not None:
             checked_teacher(recipe)
         if "start" in recipe.model.options:
@@ -161,7 +163,7 @@ class PhotoTask(Task):
         self, recipe: Recipe, sets: Any, seed: int, place: Place
     ) -> tuple[ResidentLoader, ResidentLoader]:
         """Return loaders of crops."""
-        return photos.make_photo_loaders(recipe, sets, seed, place)
+        return loading.make_photo_loaders(recipe, sets, seed, place)
 
     def example(self, recipe: Recipe, first: Any) -> Tensor:
         """Return noise, as two crops of a size that costs little."""
@@ -240,7 +242,7 @@ def compensated(model: nn.Module, recipe: Recipe, seed: int, example: Any) -> Co
 def task_of(spec: DataSpec) -> Task:
     """Return the task of a recipe's data."""
     if spec.name == "voc":
-        from surge.train.detect import DetectionTask
+        from surge.train.detection.task import DetectionTask
 
         return DetectionTask()
     if spec.length is not None:

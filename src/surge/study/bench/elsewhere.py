@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 
-from surge.train.apart import Apart, Line
+from surge.train.processes.child import Apart, Line
 
 K = TypeVar("K")
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from surge.study.findings.run_findings import Measure
 from surge.study.glue import glue_tables
 from surge.study.theory.theorem import Verdict, run_study
 from surge.summary import summary
-from surge.train.detect_cost import cost_of
+from surge.train.detection.cost import cost_of
 
 ROOM = 1.01
 """How far above the paper's a count may lie: tables leave out a last layer, or round down."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from surge.study.figures import Row
 from surge.study.stored_runs import StoredRun, arms, networks, number
-from surge.train.record import GRADIENT_BINS, WEIGHT_BINS
+from surge.train.probe.record import GRADIENT_BINS, WEIGHT_BINS
 
 Rows = list[Row]
 PREMISES = {

@@ -1,0 +1,1 @@
+"""Training of detectors: build, objective, distillation, single pictures."""

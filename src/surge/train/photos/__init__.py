@@ -1,0 +1,1 @@
+"""Training on photographs: loading, a teacher, losses on features."""

@@ -1,0 +1,1 @@
+"""Training of BERTs on GLUE: build, distillation, the optimizer."""
