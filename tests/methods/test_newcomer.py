@@ -14,7 +14,7 @@ import surge
 import surge.methods
 from surge import method
 from surge.errors import ConfigError
-from surge.recipes import common, get_recipe, list_recipes
+from surge.recipes import common, digits, get_recipe, list_recipes
 from tests.methods.reference import make, run
 from tests.nets import binarized
 
@@ -56,6 +56,12 @@ class Outsider(Method):
 '''
 
 
+def renew_recipes():
+    """Make the rows of all methods anew."""
+    importlib.reload(common)
+    importlib.reload(digits)
+
+
 @pytest.fixture
 def outsider(tmp_path, monkeypatch):
     """A method in a file of its own, found as those of the package are, and then forgotten."""
@@ -64,17 +70,18 @@ def outsider(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(method, "_registry", dict(method._registry))
         patch.setattr(surge.methods, "__path__", [*surge.methods.__path__, str(tmp_path)])
-        importlib.reload(common)
+        renew_recipes()
         yield "outsider"
     del sys.modules["surge.methods.outsider"], surge.methods.outsider
-    importlib.reload(common)
+    renew_recipes()
     assert "outsider" not in surge.list_methods()
 
 
-def test_a_new_method_is_found_by_its_file_alone(outsider):
+@pytest.mark.parametrize("row", ["common-resnet20-outsider", "digits-cnn-outsider"])
+def test_a_new_method_is_found_by_its_file_alone(outsider, row):
     assert outsider in surge.list_methods()
-    rows = [name for name in list_recipes("common") if outsider in name]
-    assert rows == ["common-resnet20-outsider", "common-resnet20-outsider-surge"]
+    rows = [name for name in list_recipes(row.partition("-")[0]) if outsider in name]
+    assert rows == [row, f"{row}-surge"]
     plain, surged = map(get_recipe, rows)
     assert plain.method == surged.method and plain.method.name == outsider
     assert plain.surge is None and surged.surge is not None

@@ -6,7 +6,7 @@ import pytest
 
 from surge.compensation.options import PathOptions
 from surge.errors import ConfigError
-from surge.method import get_method
+from surge.method import get_method, list_methods
 from surge.models import list_models
 from surge.recipes import (
     DataSpec,
@@ -55,14 +55,21 @@ def test_names_are_unique_and_tables_are_listed():
     assert all(name.startswith("digits-") for name in list_recipes("digits"))
 
 
-def test_common_rows_differ_in_their_method_alone():
-    shown = get_recipe("common-resnet20-recu")
-    assert shown.train == replace(get_recipe("cifar10-resnet20-recu").train, epochs=60)
-    assert shown.train.label_smoothing == 0
-    for recipe in map(get_recipe, list_recipes("common")):
-        assert (recipe.train, recipe.data) == (shown.train, shown.data)
+@pytest.mark.parametrize("table", ["common", "digits"])
+def test_rows_of_one_protocol_differ_in_their_method_alone(table):
+    binary = [recipe for recipe in map(get_recipe, list_recipes(table)) if recipe.method]
+    image_methods = {name for name in list_methods() if not get_method(name).for_transformers}
+    assert {recipe.method.name for recipe in binary} == image_methods
+    for recipe in binary:
+        assert (recipe.train, recipe.data) == (binary[0].train, binary[0].data)
         clamped = recipe.method.name != "rad"  # whose loss judges what is not clamped yet
         assert recipe.model.options == ({} if clamped else {"activation": "none"})
+
+
+def test_common_protocol_is_recus_but_for_its_length():
+    recu = get_recipe("cifar10-resnet20-recu").train
+    assert get_recipe("common-resnet20-recu").train == replace(recu, epochs=60)
+    assert recu.label_smoothing == 0
 
 
 @pytest.mark.parametrize(

@@ -11,27 +11,17 @@ from unittest import mock
 import pytest
 
 from surge.cli import _training, main
-from surge.method import get_method, list_methods
 from surge.recipes import get_recipe, list_recipes
-from surge.recipes.recipe import MethodSpec, with_surge
 from tests.train.losses import cached_sets
 
-ROWS = [
-    f"digits-cnn-{method}{arm}"
-    for method in list_methods()
-    for arm in ("", "-surge")
-    # The tests of GLUE train those of transformers.
-    if not get_method(method).for_transformers and not (arm and get_method(method).not_compensable)
-]
+# The tests of GLUE train those of transformers.
+ROWS = [name for name in list_recipes("digits") if get_recipe(name).method]
 
 
-def row_of_digits(name):
-    """The digits recipe of any method."""
-    method = name.removeprefix("digits-cnn-").removesuffix("-surge")
-    recipe = get_recipe("digits-cnn-bnn")
-    spec = replace(recipe.train, lr=0.2, warmup=0)  # there are but 30 steps
-    plain = replace(recipe, row=f"cnn-{method}", method=MethodSpec(method), train=spec)
-    return with_surge(plain) if name.endswith("-surge") else plain
+def hurried(name):
+    """The recipe for a run of but 30 steps."""
+    recipe = get_recipe(name)
+    return replace(recipe, train=replace(recipe.train, lr=0.2, warmup=0))
 
 
 def train(name, folder, *options):
@@ -47,7 +37,7 @@ def train(name, folder, *options):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_loss_falls_within_thirty_steps(tmp_path, name):
-    with mock.patch.object(_training, "get_recipe", row_of_digits):
+    with mock.patch.object(_training, "get_recipe", hurried):
         rows = train(name, tmp_path, "--limit", "320", "--epochs", "6")  # of 5 batches
     assert rows[-1]["train_loss"] < 0.9 * rows[0]["train_loss"]
     assert sum(row["flips"] for row in rows) > 0
