@@ -57,7 +57,7 @@ def test_rows_are_measured_in_turns_and_stored(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().out.count("| resnet20-bnn") == 2
     assert common.main([*words, "--missing"]) == 0  # both are there: nothing is built
     assert (tmp_path / "results" / "common_speed.jsonl").read_text().splitlines() == stored
-    made = pages.common(tmp_path / "results")
+    made = pages.methods("common", tmp_path / "results")
     assert "| minus its base, 95 % | images/s | MiB |" in made
     assert (
         f"| {PAIR[0]} | 60 | - | open | open | 0 | - | {lines[0]['images_per_s']:,.0f} | open |"

@@ -25,3 +25,12 @@ def result(row="resnet20-recu", seed=0, last=87.0, **fields):
             **fields,
         }
     )
+
+
+def common(seed=0, **methods):
+    """Runs of the table ``common``, by method: the accuracy alone, then that with SURGE."""
+    return [
+        result(f"resnet20-{method}{suffix}", seed, last, table="common", epochs=60)
+        for method, values in methods.items()
+        for suffix, last in zip(("", "-surge"), values, strict=False)
+    ]

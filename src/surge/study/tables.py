@@ -1,7 +1,7 @@
 """Result tables: what the paper prints, what was measured here, and the paired difference."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
@@ -20,10 +20,15 @@ class TableRow:
     paper: float | None
     last: Estimate | None
     best: Estimate | None
-    difference: Estimate | None
-    """Last epoch minus the row without SURGE, over the seeds that both have."""
+    differences: Mapping[int, float] = field(default_factory=dict)
+    """Last epoch minus the row without SURGE, by seed, for the seeds that both have."""
     setting: str = ""
     """What was changed in the recipe itself."""
+
+    @property
+    def difference(self) -> Estimate | None:
+        """The mean of these differences."""
+        return estimate(list(self.differences.values())) if self.differences else None
 
 
 def base_row(row: str) -> str | None:
@@ -106,13 +111,19 @@ def _make_row(kind: Kind, paper: float | None, results: Sequence[Result]) -> Tab
         paper=paper,
         last=estimate([r.last for r in seeds.values()]) if seeds else None,
         best=estimate([r.best for r in seeds.values()]) if seeds else None,
-        difference=paired(mine, theirs),
+        differences=differences(mine, theirs),
         setting=kind.setting,
     )
 
 
 def paired(mine: Sequence[Result], theirs: Sequence[Result]) -> Estimate | None:
-    """Estimate the difference after the last epoch over the seeds that both have.
+    """Estimate the difference after the last epoch over the seeds that both have."""
+    found = differences(mine, theirs)
+    return estimate(list(found.values())) if found else None
+
+
+def differences(mine: Sequence[Result], theirs: Sequence[Result]) -> dict[int, float]:
+    """Return the difference after the last epoch for every seed that both have, in order.
 
     The newest run of a seed counts; a pair has the same arithmetic, and a seed is one pair.
     """
@@ -122,7 +133,7 @@ def paired(mine: Sequence[Result], theirs: Sequence[Result]) -> Estimate | None:
         for r in mine
         if (r.seed, r.precision) in others
     }
-    return estimate([found[seed] for seed in sorted(found)]) if found else None
+    return dict(sorted(found.items()))
 
 
 def markdown(rows: Sequence[TableRow], more: Mapping[str, Mapping[str, str]] | None = None) -> str:

@@ -23,9 +23,9 @@ from surge.study.theory.toy_claims import judge
 Usage = namedtuple("Usage", "total used free")
 
 
-def table_row(row, last, difference=None):
-    pairs = None if difference is None else estimate(difference)
-    return TableRow(row, 20, "digits", None, estimate(last), estimate(last), pairs)
+def table_row(row, last, differences=()):
+    by_seed = dict(enumerate(differences))
+    return TableRow(row, 20, "digits", None, estimate(last), estimate(last), by_seed)
 
 
 def served(name, size, micros):

@@ -17,7 +17,7 @@ from surge.study.results import append
 from surge.study.statistics import Estimate, estimate
 from surge.study.stored_runs import open_run
 from tests.study.run_folders import write_glue, write_run
-from tests.study.stored import result
+from tests.study.stored import common, result
 
 ROOT = Path(__file__).parents[3]
 
@@ -110,6 +110,31 @@ def test_ablations_of_resnet20_are_found_whatever_their_length(tmp_path):
     assert len(measured) == 10 and OPEN not in {found.verdict for found in measured.values()}
     equal = measured["All gradients are better than clipped ones, at equal doses below the clamp"]
     assert equal.words.startswith("-1.1 points at 60 epochs")
+
+
+def test_ablations_on_digits_are_measured_there(tmp_path):
+    """A claim about ResNet-20 and the same on digits have the same rows behind their base."""
+    found = [f for f in claims.CLAIMS if f.claim.startswith((*ABLATIONS, "The same (here: digits"))]
+    stored = Stored(tmp_path, [])
+    fields = {"table": "digits", "data": "digits, test set", "precision": "fp32", "epochs": 20}
+    rows = {"": 90.0, "-surge": 91.0, "-surge-dpgc": 93.0, "-surge-clipped": 96.0}
+    for row, last in rows.items():
+        for seed in range(3):
+            append(tmp_path, result(f"cnn-recu{row}", seed, last + seed * 0.1, **fields))
+    words = [f.measure(stored).words for f in found[:6]]
+    assert [text.split(" points")[0] for text in words[1::2]] == ["+3", "-2", "+6"]
+    assert set(words[::2]) == {"nothing stored yet"}
+
+
+def test_all_methods_together_are_one_value_for_each_seed(tmp_path):
+    measure = findings.over_all_methods("common")
+    assert measure(Stored(tmp_path, [])).verdict == OPEN
+    for seed in range(3):
+        for line in common(recu=(82.0, 82.5), bnn=(74.0, 75.5 + 0.1 * seed), seed=seed):
+            append(tmp_path, line)
+    found = measure(Stored(tmp_path, []))
+    assert found.verdict == REPRODUCED
+    assert found.words == "+1.05 points, 2 methods [+0.926, +1.17], n = 3"
 
 
 def on_glue(tmp_path, row, last, seed=0, **fields):

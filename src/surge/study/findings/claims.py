@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from surge.recipes.variants import row_with
 from surge.study.findings import findings
 from surge.study.findings.cost_claims import COSTS, COUNTED, THEOREM
 from surge.study.findings.findings import (
@@ -16,6 +17,7 @@ from surge.study.findings.findings import (
     large_scale_hurts,
     minus,
     on_glue,
+    over_all_methods,
     said,
     toy,
 )
@@ -51,6 +53,21 @@ def _on(
 
 _BOTH = (DIGITS, RESNET20)
 
+
+def _ablated(claim: str, ours: str, theirs: str | None = None) -> tuple[Finding, ...]:
+    """Return a claim about two forms of SURGE, or one form and none: on ResNet-20, on digits."""
+
+    def measure(table: str, base: str) -> Measure:
+        return minus(
+            row_with(base, ours), base if theirs is None else row_with(base, theirs), table=table
+        )
+
+    return (
+        Finding(claim, measure("cifar10", "resnet20-recu")),
+        Finding("The same (here: digits)", measure("digits", "cnn-recu")),
+    )
+
+
 CLAIMS = (
     Finding(
         "ResNet-20 on CIFAR-10: +0.6 over ReCU (87.4 to 88.0)", gain("resnet20"), ((NOT, _SMALL),)
@@ -62,6 +79,11 @@ CLAIMS = (
         "SURGE improves accuracy over ReCU",
         lambda n: n.paired(lambda run: run.last),
         ((NOT, f"{_SMALL} 359 test images: one of them is 0.28 points."),),
+    ),
+    Finding(
+        "SURGE improves accuracy, mean over all methods (here: digits)",
+        over_all_methods("digits"),
+        ((NOT, _SMALL),),
     ),
     *_on(
         (DIGITS, SCREENED),
@@ -141,26 +163,21 @@ CLAIMS = (
         ),
     ),
     *THEOREM,
-    Finding("DPGC without AGS on ResNet-20: 87.8, +0.4 over ReCU", gain("resnet20", "dpgc")),
-    Finding(
-        "AGS adds 0.2 to that (88.0)", minus("resnet20-recu-surge", "resnet20-recu-surge-dpgc")
+    *_ablated("DPGC without AGS on ResNet-20: 87.8, +0.4 over ReCU", "dpgc"),
+    *_ablated("AGS adds 0.2 to that (88.0)", "", "dpgc"),
+    *_ablated("Clipped gradients alone: 87.7, +0.3 over ReCU", "clipped"),
+    *_ablated("Unclipped gradients alone: 87.6, +0.2 over ReCU", "unclipped"),
+    *_ablated("All gradients are better than clipped ones: 88.0 against 87.7", "", "clipped"),
+    *_ablated("All gradients are better than unclipped ones: 88.0 against 87.6", "", "unclipped"),
+    *_ablated(
+        "All gradients are better than clipped ones, at equal doses below the clamp",
+        "delivered",
+        "clipped-delivered",
     ),
-    Finding("Clipped gradients alone: 87.7, +0.3 over ReCU", gain("resnet20", "clipped")),
-    Finding("Unclipped gradients alone: 87.6, +0.2 over ReCU", gain("resnet20", "unclipped")),
-    *(
-        Finding(
-            f"All gradients are better than {scope} ones: 88.0 against {paper}",
-            minus("resnet20-recu-surge", f"resnet20-recu-surge-{scope}"),
-        )
-        for scope, paper in (("clipped", 87.7), ("unclipped", 87.6))
-    ),
-    *(
-        Finding(
-            f"All gradients are better than {scope} ones, at equal doses below the clamp",
-            minus("resnet20-recu-surge-delivered", f"resnet20-recu-surge-{row}"),
-        )
-        # Of unclipped gradients the clamp takes nothing.
-        for scope, row in (("clipped", "clipped-delivered"), ("unclipped", "unclipped"))
+    *_ablated(
+        "All gradients are better than unclipped ones, at equal doses below the clamp",
+        "delivered",
+        "unclipped",  # of these the clamp takes nothing
     ),
     Finding(
         "A fixed scale above 0.05 costs up to 17.7 points (here: ResNet-20)",

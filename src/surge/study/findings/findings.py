@@ -17,7 +17,7 @@ from typing import Any
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.recipes.variants import row_with
-from surge.study import results, sweeps
+from surge.study import all_methods, results, sweeps
 from surge.study.glue import glue_intervals
 from surge.study.glue.bootstrap import Difference
 from surge.study.glue.glue_intervals import Pair, length_of
@@ -111,6 +111,20 @@ def minus(ours: str, theirs: str, *, table: str = "cifar10") -> Callable[[Stored
         some = [n for n in trained if found[n]] or [own]
         shown = next((n for n in some if enough(found[n])), some[0])
         return judged(found[shown], " points" if shown == own else f" points at {shown} epochs")
+
+    return measure
+
+
+def over_all_methods(table: str) -> Callable[[Stored], Measured]:
+    """Measure SURGE minus the same row without it, the mean over all methods of a table.
+
+    A seed of all methods is one value.
+    """
+
+    def measure(stored: Stored) -> Measured:
+        found = all_methods.pairs(table, results.read(stored.folder, table))
+        methods = sum(pair.difference is not None for pair in found)
+        return judged(all_methods.over_seeds(found), f" points, {methods} methods")
 
     return measure
 

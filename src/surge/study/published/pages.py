@@ -11,6 +11,7 @@ from surge.errors import ConfigError
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.variants import has_number
 from surge.study import results
+from surge.study.all_methods import PROTOCOLS, pairs
 from surge.study.bench import (
     cost_table,
     latency_table,
@@ -23,7 +24,7 @@ from surge.study.findings import screening, tails
 from surge.study.glue import fixed_time, glue_intervals
 from surge.study.glue.glue_tables import align_section, overhead_section, packed_section
 from surge.study.markers import replaced
-from surge.study.published import common_figure, less_table, loader_table, scaling
+from surge.study.published import less_table, loader_table, methods_figure, scaling
 from surge.study.published.box_table import section as box_section
 from surge.study.published.rest_table import section as rest_section
 from surge.study.published.threads_table import section as threads_section
@@ -44,11 +45,9 @@ def cifar10(folder: Path) -> str:
     Shown are runs of the recipes as they are, tested on the test set; runs on held-out training
     images and with changed settings stay in ``folder``.
     """
-    recipes = [get_recipe(f"cifar10-{row}") for row in ALWAYS]
     stored = _unchanged(folder, "cifar10")
-    rows = {(row.row, row.epochs): row for row in make_rows(recipes, stored)}
-    rows |= {(row.row, row.epochs): row for row in stored_rows(stored)}
-    return f"{markdown(sorted(rows.values(), key=_place))}\n{_facts(stored)}"
+    rows = _with_open_ones([f"cifar10-{row}" for row in ALWAYS], stored)
+    return f"{markdown(rows)}\n{_facts(stored)}"
 
 
 def stored_table(table: str, folder: Path) -> str:
@@ -58,20 +57,22 @@ def stored_table(table: str, folder: Path) -> str:
     return f"{markdown(rows)}\n{_facts(stored)}" if stored else _facts(stored)
 
 
-def common(folder: Path) -> str:
-    """Return the table of all methods, what their steps cost, and what they say together.
+def methods(table: str, folder: Path) -> str:
+    """Return a table of all methods, what their steps cost, and what they say together.
 
-    Every row of the table is there, open where nothing is stored.
+    Every row of the table is there, open where nothing is stored, and so are variants that are.
     """
-    stored, speeds = _unchanged(folder, "common"), row_speed.read(folder)
-    rows = _common_rows(stored)
-    parts = [markdown(sorted(rows, key=_place), row_speed.columns(speeds)), _facts(stored)]
-    parts += [part for part in (row_speed.facts(speeds), common_figure.summary(rows)) if part]
-    return "\n".join(parts)
+    stored, speeds = _unchanged(folder, table), row_speed.read(folder, table)
+    rows = _with_open_ones(list_recipes(table), stored)
+    parts = [markdown(rows, row_speed.columns(speeds)), _facts(stored)]
+    more = (row_speed.facts(speeds), methods_figure.summary(table, pairs(table, stored)))
+    return "\n".join([*parts, *filter(None, more)])
 
 
-def _common_rows(stored: Sequence[Result]) -> list[TableRow]:
-    return make_rows([get_recipe(name) for name in list_recipes("common")], stored)
+def _with_open_ones(names: Sequence[str], stored: Sequence[Result]) -> list[TableRow]:
+    """Return what is stored, and these recipes where they are not."""
+    rows = [*make_rows([get_recipe(name) for name in names], stored), *stored_rows(stored)]
+    return sorted({(row.row, row.epochs): row for row in rows}.values(), key=_place)
 
 
 def _unchanged(folder: Path, table: str) -> list[Result]:
@@ -115,7 +116,7 @@ Section = Callable[[Path], str]
 PAGES: dict[str, dict[str, Section]] = {
     "README.md": {"cifar10": cifar10},
     "docs/results.md": {
-        "common": common,
+        **{name: partial(methods, name) for name in PROTOCOLS},
         **{name: partial(stored_table, name) for name in ("imagenette", "voc", "glue")},
         "glue-intervals": glue_intervals.section,
         "fixed-time": fixed_time.section,
@@ -164,4 +165,6 @@ def renew_all(root: Path) -> None:
         path.write_text(text, encoding="utf-8")
     speed_figures.renew(root / "results", root / "docs")
     screening.renew(root / "results", root / "docs")
-    common_figure.renew(_common_rows(_unchanged(root / "results", "common")), root / "docs")
+    for table in PROTOCOLS:
+        found = pairs(table, _unchanged(root / "results", table))
+        methods_figure.renew(table, found, root / "docs")
