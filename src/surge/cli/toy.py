@@ -21,6 +21,7 @@ _COLUMNS = {
     "arms": "compared",
     "difference": "difference [95 %]",
     "effect": "d",
+    "shown_by": "seeds",
     "verdict": "verdict",
 }
 
@@ -90,8 +91,8 @@ def print_claims(claims: Sequence[Claim], console: Console) -> None:
     print_table(console, rows, title="What the paper says about the toy problem", columns=_COLUMNS)
     console.print(
         f"Paired over {claims[0].n} seeds; losses as log10, final means the last tenth of the "
-        f"steps, d is mean / standard deviation of the differences. Of {len(claims)} intervals of "
-        "95 %, about one misses by chance.\n",
+        "steps, d is mean / standard deviation of the differences, seeds counts those that show it "
+        f"alone. Of {len(claims)} intervals of 95 %, about one misses by chance.\n",
         markup=False,
     )
 

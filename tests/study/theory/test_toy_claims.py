@@ -103,6 +103,17 @@ def test_difference_interval_and_effect_equal_hand_computation():
     assert (first.low, first.high) == pytest.approx((pairs.mean() - half, pairs.mean() + half))
     assert first.effect == pytest.approx(pairs.mean() / pairs.std(ddof=1))
     assert first.n == SEEDS
+    assert first.shown_by == sum(pairs < 0)
+
+
+def test_seeds_that_show_a_claim_are_counted_on_its_side():
+    norms = np.array([3.0, 3.0, 3.0, 1.0, 1.0, 2.0, 3.0, 3.0])
+    mixed, plain = made(), made()
+    plain.norm_main[:] = 2.0
+    mixed.norm_main[:] = norms[:, None]
+    found = judge(logs(**{"STE": plain, "STE+SURGE": mixed}))
+    larger = [c.shown_by for c in found if c.claim == "larger weight norm"]
+    assert larger[:2] == [5, 5]
 
 
 def test_differences_without_spread_have_no_effect_size():

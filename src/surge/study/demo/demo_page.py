@@ -188,6 +188,7 @@ def _claims_table(claims: Sequence[Claim]) -> Table:
             "compared": f"{claim.first} − {claim.second}",
             "difference": f"{claim.difference:+.4f} [{claim.low:+.4f}, {claim.high:+.4f}]",
             "effect": None if claim.effect is None else f"{claim.effect:+.2f}",
+            "shown_by": claim.shown_by,
             "verdict": _badge(claim.verdict, tones),
         }
         for claim in claims
@@ -199,13 +200,15 @@ def _claims_table(claims: Sequence[Claim]) -> Table:
         "layer": "layer",
         "difference": "difference [95 %]",
         "effect": "d",
+        "shown_by": "seeds",
         "measure": "measured by",
     }
     return Table(
         rows,
         columns,
         f"Paired over {claims[0].n} seeds; d is the mean over the standard deviation of the "
-        "differences. A claim is supported where the whole interval lies on its side. Of "
+        "differences, seeds counts those that show the claim alone. A claim is supported where the "
+        "whole interval lies on its side. Of "
         f"{len(claims)} intervals of 95 %, about one misses by chance. Final: the last tenth of "
         "the steps; late drift: change of the scale between the last two eighths; relative "
         "spread: standard deviation / mean after the first quarter; loss jumps: mean change of "

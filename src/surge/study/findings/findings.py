@@ -180,9 +180,11 @@ def toy(claim: str) -> Callable[[Stored], Measured]:
         n = answers[0]["n"]
         if len(answers) > 2:
             counts = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
-            words = f"of {len(answers)} answers {counts}; n = {n} seeds"
+            words = f"of {len(answers)} answers {counts}"
         else:
-            words = "; ".join(_difference(row) for row in answers) + f"; n = {n} seeds"
+            words = "; ".join(_difference(row) for row in answers)
+        alone = ", ".join(str(row["shown_by"]) for row in answers)
+        words += f"; shown by {alone} of {n} seeds alone"
         if all(verdict == "supported" for verdict in verdicts):
             return Measured(words, REPRODUCED)
         return Measured(words, OPPOSITE if set(verdicts) == {"opposite"} else NOT)

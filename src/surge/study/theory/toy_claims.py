@@ -52,6 +52,8 @@ class Claim:
     effect: float | None
     """Cohen's d of the paired differences; None where they do not spread at all."""
     n: int
+    shown_by: int
+    """How many seeds have the claimed sign by themselves."""
     verdict: str
     """``supported``, ``opposite`` (the interval lies on the other side), ``not supported``."""
 
@@ -150,8 +152,9 @@ def _answer(
     low, high = found.interval
     effect = found.mean / found.std if found.std > 0 else None
     means = (float(first.mean()), float(second.mean()))
+    shown_by = int((sign * (first - second) > 0).sum())
     verdict = _verdict(sign * low, sign * high)
-    return Claim(*names, *means, found.mean, low, high, effect, found.n, verdict)
+    return Claim(*names, *means, found.mean, low, high, effect, found.n, shown_by, verdict)
 
 
 def _verdict(end: float, other_end: float) -> str:
