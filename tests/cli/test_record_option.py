@@ -59,7 +59,7 @@ def test_fixed_scale_stays_and_is_noted(tmp_path):
 
 
 def test_recording_is_refused_where_norms_wait_for_all(tmp_path):
-    from surge.train import recorder
+    from surge.train.probe import recorder
 
     trainer = make_trainer(tmp_path, small_recipe("cnn-recu-surge"), record_every=1)
     with pytest.raises(ConfigError, match="without sync_norm"):
