@@ -47,6 +47,14 @@ class Deployed(nn.Module):
         self.register_buffer("weight", weight.detach().clone())
         self.register_buffer("scale", None if scale is None else scale.detach().clone())
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
+        # torch's list of the numbers that make a layer what it is.
+        sizes = cast(list[str], layer.__constants__)
+        self.asked = {name: getattr(layer, name) for name in sizes}
+
+    def __getattr__(self, name: str) -> Any:
+        """Answer for the layer where a model asks for its sizes, as for ``stride``."""
+        asked = vars(self).get("asked", {})
+        return asked[name] if name in asked else super().__getattr__(name)
 
     def multiply(self, x: Tensor) -> Tensor:
         """Apply the layer's linear operator."""
@@ -156,6 +164,8 @@ def exported(network: nn.Module, example: Tensor, what: str) -> torch.export.Exp
             program = torch.export.export(
                 network, (batch,), dynamic_shapes=({0: torch.export.Dim("batch")},)
             )
+    except ExportError:
+        raise
     except Exception as error:  # torch.export raises many kinds, all about the same thing
         first = " ".join(str(error).strip().splitlines()[:1])
         raise ExportError(f"{what}: torch.export cannot trace this model: {first}") from error
@@ -167,8 +177,6 @@ def exported(network: nn.Module, example: Tensor, what: str) -> torch.export.Exp
 
 def one_tensor(example: Any, what: str) -> Tensor:
     """Return the example input as one float tensor with a batch, or raise."""
-    if isinstance(example, tuple | list) and len(example) == 1:
-        example = example[0]
     if not isinstance(example, Tensor) or example.dim() < 2 or example.shape[0] < 1:
         raise ExportError(f"{what}: the example must be one tensor with a batch dimension.")
     value = example.detach().cpu()

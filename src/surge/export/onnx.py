@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from surge.errors import ExportError, MissingDependencyError
 from surge.export.deploy import deployed, exported, one_tensor, target_path
+from surge.export.ends import Example, plain_ends, unnamed
 from surge.files import write_whole
 
 INPUT, OUTPUT = "input", "output"
@@ -46,17 +47,16 @@ class OnnxExport:
         )
 
 
-def to_onnx(
-    model: nn.Module, example: Tensor | tuple[Tensor, ...], path: str | os.PathLike[str]
-) -> OnnxExport:
+def to_onnx(model: nn.Module, example: Example, path: str | os.PathLike[str]) -> OnnxExport:
     """Write a model as ONNX with standard operators only, and compare it with torch.
 
     The model is evaluated as in eval mode and left as it is; any batch size runs. Binary weights
     are stored as fp32 numbers of +-1: ONNX has no bits. sign(0) = +1 is kept.
 
     Args:
-        model: A stripped model that takes one tensor.
-        example: One input with a batch dimension; it fixes all other sizes.
+        model: A stripped model that takes one tensor and returns one, or ``logits`` beside others.
+        example: One input with a batch dimension, which fixes all other sizes; a dict gives it by
+            name.
         path: Where to write; ``.onnx`` is added if it is not there.
 
     Raises:
@@ -64,15 +64,16 @@ def to_onnx(
         MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
     """
     runtime = onnx_packages("to_onnx")
-    value = one_tensor(example, "to_onnx")
+    given, name = unnamed(example)
+    value = one_tensor(given, "to_onnx")
     network = deployed(model, "to_onnx")
-    proto = onnx_model(network, value)
+    with plain_ends(network, name, "to_onnx"), torch.no_grad():
+        proto = onnx_model(network, value)
+        wanted = network(value)
     target = target_path(path, ".onnx")
     content = proto.SerializeToString()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {INPUT: value.numpy()})
-    with torch.no_grad():
-        wanted = network(value)
     missing = torch.from_numpy(found) - wanted
     difference = float(missing.abs().max())
     if not float(missing.norm()) <= TOLERANCE * max(float(wanted.norm()), 1e-3):

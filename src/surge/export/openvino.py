@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from surge.errors import ExportError, MissingDependencyError
 from surge.export.deploy import Deployed, deployed, one_tensor, target_path
+from surge.export.ends import Example, plain_ends, unnamed
 from surge.export.onnx import TOLERANCE, onnx_model, onnx_packages
 
 JUST_BELOW_ZERO = -float(np.finfo(np.float32).tiny)
@@ -49,9 +50,7 @@ class OpenVinoExport:
         return "\n".join(lines)
 
 
-def to_openvino(
-    model: nn.Module, example: Tensor | tuple[Tensor, ...], path: str | os.PathLike[str]
-) -> OpenVinoExport:
+def to_openvino(model: nn.Module, example: Example, path: str | os.PathLike[str]) -> OpenVinoExport:
     """Write a model as OpenVINO IR, 1 bit per weight where OpenVINO can, and compare with torch.
 
     The model is evaluated as in eval mode and left as it is. OpenVINO's 1-bit kernel wants fixed
@@ -60,8 +59,8 @@ def to_openvino(
     and are listed in the result.
 
     Args:
-        model: A stripped model that takes one tensor.
-        example: One input with its batch; it fixes all sizes.
+        model: A stripped model that takes one tensor and returns one, or ``logits`` beside others.
+        example: One input with its batch, which fixes all sizes; a dict gives it by name.
         path: Where to write; ``.xml`` is added if it is not there, the weights go beside it.
 
     Raises:
@@ -70,10 +69,12 @@ def to_openvino(
     """
     ov = openvino_package("to_openvino")
     onnx_packages("to_openvino")
-    value = one_tensor(example, "to_openvino")
+    given, name = unnamed(example)
+    value = one_tensor(given, "to_openvino")
     network = deployed(model, "to_openvino")
-    made, converted, left = openvino_model(network, value)
-    difference = _difference(ov, made, network, value)
+    with plain_ends(network, name, "to_openvino"):
+        made, converted, left = openvino_model(network, value)
+        difference = _difference(ov, made, network, value)
     target = target_path(path, ".xml")
     ov.save_model(made, target, compress_to_fp16=False)
     written = sum(place.stat().st_size for place in (target, target.with_suffix(".bin")))

@@ -314,7 +314,8 @@ def test_scale_is_near_its_optimum_where_it_is_better_than_none(
 def test_toy_claims_count_their_answers(tmp_path):
     row = {
         "claim": "lower loss", "layer": "-", "first": "STE+SURGE", "second": "STE",
-        "difference": -0.2, "low": -0.3, "high": -0.1, "n": 30, "shown_by": 22, "verdict": "supported",
+        "difference": -0.2, "low": -0.3, "high": -0.1, "n": 30, "shown_by": 22,
+        "verdict": "supported",
     }  # fmt: skip
     (tmp_path / "toy-claims.json").write_text(json.dumps([row, {**row, "verdict": "opposite"}]))
     found = findings.toy("lower loss")(Stored(tmp_path, []))

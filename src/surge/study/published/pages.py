@@ -20,7 +20,7 @@ from surge.study.bench import (
     speed_table,
     step_profile,
 )
-from surge.study.findings import screening, tails
+from surge.study.findings import new_seeds, screening, tails
 from surge.study.glue import fixed_time, glue_intervals
 from surge.study.glue.glue_tables import align_section, overhead_section, packed_section
 from surge.study.markers import replaced
@@ -125,6 +125,7 @@ PAGES: dict[str, dict[str, Section]] = {
         "tails": tails.section,
         "screening": screening.section,
         "confirmed": screening.confirmed,
+        "new-seeds": new_seeds.section,
     },
     "docs/glue.md": {
         "overhead": overhead_section,

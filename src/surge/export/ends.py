@@ -1,0 +1,65 @@
+"""The two ends of a model that is exported: one tensor in, one tensor out.
+
+Models of transformers take their tensor by name and return it among others, or among Nones.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from surge.errors import ExportError
+
+Example = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+"""An input with a batch; in a tuple or by name if the model takes it so."""
+MAIN = "logits"
+"""Which of several outputs is meant."""
+
+
+def unnamed(example: Any) -> tuple[Any, str | None]:
+    """Return an example without the name or the tuple around it, and that name."""
+    if isinstance(example, Mapping) and len(example) == 1:
+        ((name, value),) = example.items()
+        return value, name
+    if isinstance(example, tuple | list) and len(example) == 1:
+        return example[0], None
+    return example, None
+
+
+@contextmanager
+def plain_ends(model: nn.Module, name: str | None, what: str) -> Iterator[None]:
+    """Let a model take its one tensor by place, not by ``name``, and return one tensor."""
+    inner, hidden = model.forward, "forward" in vars(model)
+
+    def forward(x: Tensor) -> Tensor:
+        return _one_output(inner(x) if name is None else inner(**{name: x}), what)
+
+    vars(model)["forward"] = forward
+    try:
+        yield
+    finally:
+        if hidden:
+            vars(model)["forward"] = inner
+        else:
+            del vars(model)["forward"]
+
+
+def _one_output(value: Any, what: str) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    items: Mapping[Any, Any] = {}
+    if isinstance(value, Mapping):
+        items = value
+    elif isinstance(value, tuple | list):
+        items = dict(enumerate(value))
+    tensors = {key: item for key, item in items.items() if isinstance(item, Tensor)}
+    if MAIN in tensors:
+        return tensors[MAIN]
+    if len(tensors) == 1:
+        return next(iter(tensors.values()))
+    named = f" ({', '.join(map(str, tensors))})" if tensors else ""
+    raise ExportError(
+        f"{what}: the model returns a {type(value).__name__} of {len(tensors)} tensors{named}; "
+        "wrap it in a module that returns one tensor."
+    )

@@ -1,0 +1,21 @@
+"""Variants tried again with new seeds: those that named them do not count."""
+
+from surge.study.findings.new_seeds import FIRST, section
+from surge.study.results import append
+from tests.study.stored import result
+
+ROW = {"table": "digits", "data": "digits, test set", "precision": "fp32", "epochs": 20}
+
+
+def test_seeds_that_named_a_variant_do_not_count(tmp_path):
+    for seed, gain in ((0, 50.0), (FIRST, 1.0), (FIRST + 1, 2.0), (FIRST + 2, 3.0)):
+        append(tmp_path, result("cnn-recu", seed, 90.0, **ROW))
+        append(tmp_path, result("cnn-recu-surge-tied", seed, 90.0 + gain, **ROW))
+        append(tmp_path, result("cnn-recu-surge-noise", seed, 91.0, **ROW))
+    cells = {line.split(" | ")[0].strip("| "): line for line in section(tmp_path).splitlines()}
+    assert cells["cnn-recu-surge-tied"] == (
+        "| cnn-recu-surge-tied | 92.00 +- 1.00 | +2.00 [-0.48, +4.48] (3 pairs) | "
+        "+1.00 [-1.48, +3.48] (3 pairs) | open |"
+    )
+    assert cells["cnn-recu"].startswith("| cnn-recu | 90.00 +- 0.00 | - | -1.00 ")
+    assert cells["cnn-recu-surge-salient"].count("open") == 4
