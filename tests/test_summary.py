@@ -4,7 +4,9 @@ from collections import OrderedDict
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrizations
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -450,12 +452,10 @@ def test_layer_that_did_not_run_says_so():
 @pytest.mark.parametrize(
     ("layer", "inputs"),
     [
-        (nn.ConvTranspose2d(4, 3, 2), (torch.zeros(1, 4, 5, 5),)),
-        (nn.MultiheadAttention(4, 2), (torch.zeros(3, 1, 4),) * 3),
         (nn.LSTM(4, 3), (torch.zeros(2, 1, 4),)),
         (nn.Bilinear(4, 4, 3), (torch.zeros(1, 4), torch.zeros(1, 4))),
     ],
-    ids=["ConvTranspose2d", "MultiheadAttention", "LSTM", "Bilinear"],
+    ids=["LSTM", "Bilinear"],
 )
 def test_unknown_products_are_marked(layer, inputs):
     row = only(summary(layer, inputs))
@@ -463,6 +463,87 @@ def test_unknown_products_are_marked(layer, inputs):
     assert row.macs == 0
     assert row.parameters == sum(p.numel() for p in layer.parameters())
     assert row.bytes == 4 * row.parameters
+
+
+@pytest.mark.parametrize(
+    ("layer", "inputs", "macs"),
+    [
+        (nn.ConvTranspose1d(4, 6, 2, groups=2), (torch.zeros(1, 4, 5),), 5 * 4 * 3 * 2),
+        (nn.ConvTranspose2d(4, 3, 2), (torch.zeros(1, 4, 5, 5),), 25 * 4 * 3 * 4),
+        # Three projections in and one out, scores and context of two heads of two features.
+        (nn.MultiheadAttention(4, 2), (torch.zeros(3, 1, 4),) * 3, 3 * 4 * 16 + 2 * (2 * 9 * 2)),
+    ],
+    ids=["ConvTranspose1d", "ConvTranspose2d", "MultiheadAttention"],
+)
+def test_products_without_a_layer_of_their_own_are_counted_as_they_run(layer, inputs, macs):
+    row = only(summary(layer, inputs))
+    assert (row.macs, row.ops, row.note) == (macs, macs, "")
+
+
+class Attends(nn.Module):
+    """Queries that are keys and values, through any product, and a matrix of its own."""
+
+    def __init__(self, product):
+        super().__init__()
+        self.product, self.inner = product, nn.Linear(4, 4)
+        self.own = nn.Parameter(torch.zeros(5, 4))
+
+    def forward(self, x):
+        return F.linear(self.product(self.inner(x)), self.own)
+
+
+@pytest.mark.parametrize(
+    "product",
+    [
+        lambda x: F.scaled_dot_product_attention(x, x, x),
+        lambda x: F.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0],
+        lambda x: x @ x.transpose(1, 2) @ x,
+        lambda x: torch.einsum("bij,bjk->bik", torch.einsum("bid,bjd->bij", x, x), x),
+        lambda x: torch.baddbmm(x, torch.bmm(x, x.mT), x),
+    ],
+    ids=["attention", "heads", "matmul", "einsum", "baddbmm"],
+)
+def test_products_of_activations_are_counted_where_they_are_made(product):
+    own, inner = summary(Attends(product), torch.zeros(2, 3, 4)).rows
+    assert (own.name, inner.name) == ("", "inner")
+    assert (inner.macs, inner.note) == (2 * 3 * 16, "")
+    assert (own.macs, own.kind, own.note) == (2 * 2 * 9 * 4 + 2 * 3 * 20, "Attends", "")
+    assert summary(Attends(product), torch.zeros(2, 3, 4), exclude="inner").macs == own.macs
+
+
+def small_transformers():
+    from transformers import (
+        DistilBertConfig,
+        DistilBertModel,
+        LlamaConfig,
+        LlamaForCausalLM,
+        ViTConfig,
+        ViTForImageClassification,
+    )
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes |= {"intermediate_size": 48}
+    words = torch.randint(50, (2, 7))
+    yield ViTForImageClassification(ViTConfig(**sizes, image_size=16)), torch.zeros(2, 3, 16, 16)
+    config = DistilBertConfig(vocab_size=50, dim=32, n_layers=2, n_heads=4, hidden_dim=48)
+    yield DistilBertModel(config), words
+    yield LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=50, num_key_value_heads=2)), words
+
+
+@pytest.mark.parametrize("place", range(3), ids=["vit", "distilbert", "llama"])
+def test_all_products_of_a_transformer_are_counted(place):
+    model, example = list(small_transformers())[place]
+    counter = FlopCounterMode(display=False)
+    with counter, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        model.eval()(example)
+    assert 2 * summary(model, example).macs == counter.get_total_flops()
+
+
+def test_counting_leaves_no_hook_and_no_setting_behind():
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    summary(model, torch.zeros(1, 3, 8))
+    assert torch.backends.mha.get_fastpath_enabled()
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 def test_loose_parameters_are_counted():
@@ -506,7 +587,7 @@ def test_encoder_runs_layer_by_layer_although_torch_could_fuse_it():
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     rows = {row.name: row for row in summary(model, torch.zeros(1, 3, 8)).rows}
     assert rows["linear1"].macs == rows["linear2"].macs == 3 * 8 * 16
-    assert rows["self_attn"].note == "MACs not counted"
+    assert rows["self_attn"].macs == 3 * 8 * 32 + 2 * 3 * 3 * 8
     assert "self_attn.out_proj" not in rows
 
 
@@ -663,16 +744,16 @@ def test_table_text():
         model.pool(model.norm(model.body(model.stem(x))).unsqueeze(2))
     )
     assert str(summary(model, torch.zeros(1, 4), exclude="stem")) == (
-        "layer  kind             bits   parameters   bytes  MACs  OPs\n"
-        "body   BinaryLinear     4/2            64      32    64    8\n"
-        "norm   BatchNorm1d      32/32          16      64     0    0\n"
-        "up     ConvTranspose1d  32/32       8,000  32,000     0    0  MACs not counted\n"
-        "head   Linear           32/32           4      16     0    0  did not run\n"
-        "total                               8,084  32,112    64    8\n"
+        "layer  kind             bits   parameters   bytes   MACs    OPs\n"
+        "body   BinaryLinear     4/2            64      32     64      8\n"
+        "norm   BatchNorm1d      32/32          16      64      0      0\n"
+        "up     ConvTranspose1d  32/32       8,000  32,000  8,000  8,000\n"
+        "head   Linear           32/32           4      16      0      0  did not run\n"
+        "total                               8,084  32,112  8,064  8,008\n"
         "Parameters: 0 in 1 bit, 64 in few bits, 8,020 real, without stem.\n"
         "On disk: 32,112 bytes (0.03 MB, 0.03 MiB), real weights in fp32; 1.0 times smaller than "
         "all in fp32.\n"
-        "OPs: 0 real MACs + 512 BOPs / 64 = 8."
+        "OPs: 8,000 real MACs + 512 BOPs / 64 = 8,008."
     )
 
 

@@ -23,7 +23,7 @@ class Cost:
     scale_bytes: int = 0
     """The part of ``bytes`` that are scales of 1-bit, few-bit and int8 weights."""
     macs: int = 0
-    """Multiply-accumulates of convolutions, linear layers and BERT's attention products."""
+    """Multiply-accumulates of layers and of products between activations, as in attention."""
     bops: int = 0
     """Bit operations: weight bits x input bits x MACs of the binarised layers."""
     ops: float = 0.0

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd
 
-from surge.bert import is_attention
 from surge.compensation.dry_run import call, evaluating
 from surge.convert import is_quantized
 from surge.cost import FLOAT_BYTES, Cost, Rest, Summary, SummaryRow
@@ -19,6 +18,7 @@ from surge.errors import ConfigError, UnsupportedLayerError, did_you_mean
 from surge.layers import BinaryLayer
 from surge.layers.attention import BinaryAttention
 from surge.layers.elastic import Elastic
+from surge.macs import counted_products
 from surge.patterns import Patterns, as_patterns, matches, require_each_matches
 from surge.pitfalls import NORMS
 
@@ -44,9 +44,9 @@ def summary(
     counted. A packed file has this size, less ``folded_bytes``: slopes and shifts between binary
     layers that became part of thresholds.
 
-    MACs are those of convolutions and linear layers for the whole example, so give it a batch of
-    one. Products of two activations belong to no weighted layer: those of a transformers BERT's
-    self-attention are counted in a row of their own, others are not.
+    MACs are those of all products for the whole example, so give it a batch of one. Products that
+    belong to no layer of torch, as those of two activations in attention, make a row of the module
+    that computes them; recurrent layers are not counted.
 
     Args:
         model: Any module, float or binarised.
@@ -78,8 +78,9 @@ def summary(
         raise ConfigError(f'rest="{rest}" is not known.{near} Accepted: {", ".join(accepted)}.')
     units = _units(model)
     patterns = as_patterns(exclude, "exclude")
-    require_each_matches(patterns, list(units.values()), "exclude")
     uses = _run(model, units, example_input)
+    units = {m: name for name, m in model.named_modules() if m in units or uses[m].macs}
+    require_each_matches(patterns, list(units.values()), "exclude")
     seen: set[tuple[int, int]] = set()
     rows = tuple(
         _row(name, module, uses, rest, seen)
@@ -110,8 +111,7 @@ def _units(model: nn.Module) -> dict[nn.Module, str]:
             )
         if _is_closed(module):
             inside.update(module.modules())
-        counted = isinstance(module, AVERAGES) or is_attention(module)
-        if _is_closed(module) or counted or any(_kept(module)):
+        if _is_closed(module) or isinstance(module, AVERAGES) or any(_kept(module)):
             units[module] = name
     return units
 
@@ -144,7 +144,7 @@ class _Use:
 
 def _run(model: nn.Module, units: dict[nn.Module, str], example: Any) -> dict[nn.Module, _Use]:
     """Call the model once and note what every layer did."""
-    uses = {module: _Use() for module in units}
+    uses = {module: _Use() for module in model.modules()}
     made: dict[int, tuple[weakref.ref[Tensor], int, _Use]] = {}
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -159,9 +159,6 @@ def _run(model: nn.Module, units: dict[nn.Module, str], example: Any) -> dict[nn
     ) -> None:
         use = uses[module]
         use.calls += 1
-        if is_attention(module):
-            context = output[0]  # scores and context take so many products for every token
-            use.macs += 2 * context.shape[1] * context.numel()
         if not isinstance(output, Tensor):
             return
         use.elementwise += _elementwise(module, _first(args, kwargs), output)
@@ -182,11 +179,15 @@ def _run(model: nn.Module, units: dict[nn.Module, str], example: Any) -> dict[nn
             torch.inference_mode(False),
             torch.no_grad(),
             evaluating(model),
+            counted_products(model, _is_closed) as products,
         ):
             call(model, example)
     finally:
         for handle in handles:
             handle.remove()
+    for module, macs in products.items():
+        if not isinstance(module, PRODUCTS):
+            uses[module].macs += macs
     return uses
 
 
@@ -295,6 +296,6 @@ def _note(module: nn.Module, use: _Use, *, has_matrix: bool) -> str:
     # A holder of parameters has no forward that could run.
     if not use.calls and type(module).forward is not nn.Module.forward:
         return "did not run"
-    if has_matrix and not isinstance(module, (*PRODUCTS, *LOOKUPS, *NORMS)):
+    if has_matrix and not use.macs and not isinstance(module, (*PRODUCTS, *LOOKUPS, *NORMS)):
         return "MACs not counted"
     return f"ran {use.calls} times" if use.calls > 1 else ""

@@ -1,10 +1,9 @@
-"""The two ends of a model that is exported: one tensor in, one tensor out.
+"""The two ends of a model for other engines: one tensor in, one tensor out.
 
-Models of transformers take their tensor by name and return it among others, or among Nones.
+Models of transformers take their tensor by name, and return it among others.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from surge.errors import ExportError
 
 Example = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
-"""An input with a batch; in a tuple or by name if the model takes it so."""
+"""An input with a batch; in a tuple, or by name where the model takes it so."""
 MAIN = "logits"
 """Which of several outputs is meant."""
 
@@ -27,22 +26,14 @@ def unnamed(example: Any) -> tuple[Any, str | None]:
     return example, None
 
 
-@contextmanager
-def plain_ends(model: nn.Module, name: str | None, what: str) -> Iterator[None]:
-    """Let a model take its one tensor by place, not by ``name``, and return one tensor."""
-    inner, hidden = model.forward, "forward" in vars(model)
+def plain_ends_(network: nn.Module, name: str | None, what: str) -> None:
+    """Let a network take its one tensor by place, not by ``name``, and return one tensor."""
+    inner = network.forward
 
     def forward(x: Tensor) -> Tensor:
         return _one_output(inner(x) if name is None else inner(**{name: x}), what)
 
-    vars(model)["forward"] = forward
-    try:
-        yield
-    finally:
-        if hidden:
-            vars(model)["forward"] = inner
-        else:
-            del vars(model)["forward"]
+    vars(network)["forward"] = forward
 
 
 def _one_output(value: Any, what: str) -> Tensor:
@@ -58,8 +49,8 @@ def _one_output(value: Any, what: str) -> Tensor:
         return tensors[MAIN]
     if len(tensors) == 1:
         return next(iter(tensors.values()))
-    named = f" ({', '.join(map(str, tensors))})" if tensors else ""
+    names = f" ({', '.join(map(str, tensors))})" if tensors else ""
     raise ExportError(
-        f"{what}: the model returns a {type(value).__name__} of {len(tensors)} tensors{named}; "
-        "wrap it in a module that returns one tensor."
+        f"{what}: the model returns a {type(value).__name__} with {len(tensors)} tensors{names}, "
+        "not one; let forward return that alone."
     )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from surge.errors import ExportError, MissingDependencyError
 from surge.export.deploy import deployed, exported, one_tensor, target_path
-from surge.export.ends import Example, plain_ends, unnamed
+from surge.export.ends import Example, plain_ends_, unnamed
 from surge.files import write_whole
 
 INPUT, OUTPUT = "input", "output"
@@ -67,13 +67,14 @@ def to_onnx(model: nn.Module, example: Example, path: str | os.PathLike[str]) ->
     given, name = unnamed(example)
     value = one_tensor(given, "to_onnx")
     network = deployed(model, "to_onnx")
-    with plain_ends(network, name, "to_onnx"), torch.no_grad():
-        proto = onnx_model(network, value)
-        wanted = network(value)
+    plain_ends_(network, name, "to_onnx")
+    proto = onnx_model(network, value)
     target = target_path(path, ".onnx")
     content = proto.SerializeToString()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {INPUT: value.numpy()})
+    with torch.no_grad():
+        wanted = network(value)
     missing = torch.from_numpy(found) - wanted
     difference = float(missing.abs().max())
     if not float(missing.norm()) <= TOLERANCE * max(float(wanted.norm()), 1e-3):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from surge.errors import ExportError, MissingDependencyError
 from surge.export.deploy import Deployed, deployed, one_tensor, target_path
-from surge.export.ends import Example, plain_ends, unnamed
+from surge.export.ends import Example, plain_ends_, unnamed
 from surge.export.onnx import TOLERANCE, onnx_model, onnx_packages
 
 JUST_BELOW_ZERO = -float(np.finfo(np.float32).tiny)
@@ -72,9 +72,9 @@ def to_openvino(model: nn.Module, example: Example, path: str | os.PathLike[str]
     given, name = unnamed(example)
     value = one_tensor(given, "to_openvino")
     network = deployed(model, "to_openvino")
-    with plain_ends(network, name, "to_openvino"):
-        made, converted, left = openvino_model(network, value)
-        difference = _difference(ov, made, network, value)
+    plain_ends_(network, name, "to_openvino")
+    made, converted, left = openvino_model(network, value)
+    difference = _difference(ov, made, network, value)
     target = target_path(path, ".xml")
     ov.save_model(made, target, compress_to_fp16=False)
     written = sum(place.stat().st_size for place in (target, target.with_suffix(".bin")))

@@ -14,7 +14,6 @@ from surge.errors import ConfigError, ExportError, did_you_mean
 from surge.export.batch import check_batch
 from surge.export.container import to_bytes
 from surge.export.encode import encode
-from surge.export.ends import Example, plain_ends, unnamed
 from surge.export.fold import fold
 from surge.export.lower import Lowering
 from surge.export.pixels import fold_pixels
@@ -49,7 +48,7 @@ class Packed:
 
 def pack(
     model: nn.Module,
-    example_input: Example,
+    example_input: Tensor | tuple[Tensor, ...] | Mapping[str, Tensor],
     path: str | os.PathLike[str],
     *,
     rest: Rest = "fp32",
@@ -85,12 +84,10 @@ def pack(
     _check_rest(rest)
     _check_precision(model)
     model, given = with_one_input(model, example_input)
-    given, name = unnamed(given)
     example = _one_tensor(given)
-    with plain_ends(model, name, "pack"):
-        traced = trace(model, example)
-        graph = Lowering(traced).run()
-        check_batch(traced.program, trace(model, example, samples=3).program)
+    traced = trace(model, example)
+    graph = Lowering(traced).run()
+    check_batch(traced.program, trace(model, example, samples=3).program)
     fold(graph)
     facts = _facts(preprocessing, classes, accuracy, graph.input_shape, graph.output_shape)
     methods = sorted({layer.method.name for _, layer in traced.layers})
@@ -129,6 +126,8 @@ def _check_precision(model: nn.Module) -> None:
 
 
 def _one_tensor(example: Any) -> Tensor:
+    if isinstance(example, tuple | list) and len(example) == 1:
+        example = example[0]
     if not isinstance(example, Tensor) or example.is_complex() or example.dtype == torch.bool:
         raise ExportError("pack: example_input must be one tensor of numbers with a batch.")
     if example.dim() not in (2, 3, 4) or example.shape[0] < 1:

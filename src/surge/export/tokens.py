@@ -18,7 +18,7 @@ def with_one_input(model: nn.Module, example: Any) -> tuple[nn.Module, Any]:
     What a tokenizer of transformers returns becomes ``[N, 3, tokens]``: word numbers, which of two
     texts, and 1 where there is a word. Anything else is returned as it is.
     """
-    if not isinstance(example, Mapping) or (len(example) == 1 and not is_bert(model)):
+    if not isinstance(example, Mapping):
         return model, example
     from surge.models.bert import BertClassifier
 
