@@ -64,6 +64,7 @@ IMAGES = torch.zeros(1, 4, 6, 6)
         (lambda x: x.mean(None, keepdim=True), "averages dimensions"),
         (lambda x: F.avg_pool2d(x, 2, divisor_override=-3), "divides by -3"),
         (lambda x: F.dropout(x), "drops values in evaluation"),
+        (lambda x: F.dropout(x + 1, inplace=True), "drops values in evaluation"),
         (lambda x: x.half().float(), "rounds to float16"),
         (lambda x: x * torch.rand(1), "draws random numbers"),
         (lambda x: x[x > 0], "aten.gt.Scalar"),

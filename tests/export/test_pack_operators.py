@@ -32,6 +32,8 @@ FUNCTIONS = {
     "zeros around": lambda x: F.pad(x, (2, 2, 1, 1)),
     "zeros around, divided": lambda x: F.pad(x + 1, (1, 1)) / 4,
     "dropout": lambda x: F.dropout(x, training=False),
+    "dropout-in-place": lambda x: F.dropout(x + 1, training=False, inplace=True),
+    "dropout-of-channels-in-place": lambda x: F.dropout2d(x + 1, training=False, inplace=True),
     "average without the border": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "average with the border": lambda x: F.avg_pool2d(x, 3, 2, 1),
     "average by a divisor": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
