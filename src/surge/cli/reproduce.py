@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from surge.cli._seeds import Seeds
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -17,7 +19,7 @@ class ReproduceCommand:
     """Run what is missing of a table within a time budget, and print the table.
 
     Example:
-        surge reproduce digits
+        surge reproduce digits --seeds 0-11
         surge reproduce cifar10 --rows resnet20-recu resnet20-recu-surge --seeds 0 1 2 --budget 9m
         surge reproduce common --jobs 16 --seeds 0 --budget 9m
         surge reproduce cifar10 --table-only
@@ -38,8 +40,9 @@ class ReproduceCommand:
     """A pretrained ResNet-18 for the float detector, a file or a run (VOC)."""
     short: bool = False
     """The form of the rows for few and small images (VOC)."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds to run; every row of a seed starts from the same weights and sees the same data."""
+    seeds: Seeds = (0, 1, 2)
+    """Seeds to run, 0 1 2 or 0-11; every row of a seed starts from the same weights and sees the
+    same data."""
     epochs: int | None = None
     """Another number of epochs than the recipes say."""
     each: str | None = None
