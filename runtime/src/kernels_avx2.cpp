@@ -10,6 +10,8 @@ namespace {
 
 // A byte counter grows by at most 8 per word: it must be emptied before it passes 255.
 constexpr int64_t kWordsPerByte = 31;
+// As many real sums as the registers hold beside weights and an input.
+constexpr int64_t kFloatPixels = 6;
 
 inline __m256i count_bytes(__m256i x) {
     const __m256i table = _mm256_setr_epi8(0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4,  //
@@ -57,19 +59,6 @@ inline void binary_tile(const BinaryRow& row, const uint32_t* input, const uint3
     }
 }
 
-void binary_row(const BinaryRow& row) {
-    int64_t filters = row.blocks * kLanes;
-    for (int64_t block = 0; block < row.blocks; ++block) {
-        const uint32_t* weights = row.weights + block * row.words * kLanes;
-        int32_t* counts = row.counts + block * kLanes;
-        int64_t p = 0;
-        for (; p + 2 <= row.pixels; p += 2)
-            binary_tile<2>(row, row.input + p * row.step, weights, counts + p * filters);
-        for (; p < row.pixels; ++p)
-            binary_tile<1>(row, row.input + p * row.step, weights, counts + p * filters);
-    }
-}
-
 // Eight weights, widened.
 inline __m256 load(const float* w) { return _mm256_load_ps(w); }
 inline __m256 load(const uint16_t* w) {
@@ -103,28 +92,7 @@ inline void float_tile(const FloatRow& row, const float* input, const Weight* we
     }
 }
 
-template <typename Weight>
-void float_weights(const FloatRow& row) {
-    int64_t pitch = row.blocks * kLanes;
-    for (int64_t b = 0; b < row.blocks; ++b) {
-        const Weight* weights =
-            static_cast<const Weight*>(row.weights) + b * row.runs * row.length * kLanes;
-        float* sums = row.sums + b * kLanes;
-        int64_t p = 0;
-        for (; p + 6 <= row.pixels; p += 6)
-            float_tile<6>(row, row.input + p * row.step, weights, sums + p * pitch);
-        for (; p < row.pixels; ++p)
-            float_tile<1>(row, row.input + p * row.step, weights, sums + p * pitch);
-    }
-}
-
-void float_row(const FloatRow& row) {
-    switch (row.kind) {
-        case Weights::F32: return float_weights<float>(row);
-        case Weights::F16: return float_weights<uint16_t>(row);
-        case Weights::I8: return float_weights<int8_t>(row);
-    }
-}
+#include "tiled_rows.inl"
 
 // Products of bytes in pairs would saturate at 16 bits, so both sides are widened first: four
 // filters of a quad, then their four sums of pairs joined.

@@ -10,6 +10,8 @@ namespace {
 
 // A byte counter grows by at most 8 per word: it must be emptied before it passes 255.
 constexpr int64_t kWordsPerByte = 31;
+// As many real sums as the registers hold beside weights and an input.
+constexpr int64_t kFloatPixels = 5;
 constexpr int64_t kRegisters = kLanes / 4;
 
 template <int64_t pixels>
@@ -40,19 +42,6 @@ inline void binary_tile(const BinaryRow& row, const uint32_t* input, const uint3
         for (int64_t r = 0; r < kRegisters; ++r)
             vst1q_s32(counts + p * row.blocks * kLanes + 4 * r,
                       vreinterpretq_s32_u32(total[p][r]));
-}
-
-void binary_row(const BinaryRow& row) {
-    int64_t filters = row.blocks * kLanes;
-    for (int64_t block = 0; block < row.blocks; ++block) {
-        const uint32_t* weights = row.weights + block * row.words * kLanes;
-        int32_t* counts = row.counts + block * kLanes;
-        int64_t p = 0;
-        for (; p + 2 <= row.pixels; p += 2)
-            binary_tile<2>(row, row.input + p * row.step, weights, counts + p * filters);
-        for (; p < row.pixels; ++p)
-            binary_tile<1>(row, row.input + p * row.step, weights, counts + p * filters);
-    }
 }
 
 // Four weights, widened.
@@ -87,28 +76,7 @@ inline void float_tile(const FloatRow& row, const float* input, const Weight* we
         for (int64_t r = 0; r < 4; ++r) vst1q_f32(sums + p * row.blocks * kLanes + 4 * r, acc[p][r]);
 }
 
-template <typename Weight>
-void float_weights(const FloatRow& row) {
-    int64_t pitch = row.blocks * kLanes;
-    for (int64_t b = 0; b < row.blocks; ++b) {
-        const Weight* weights =
-            static_cast<const Weight*>(row.weights) + b * row.runs * row.length * kLanes;
-        float* sums = row.sums + b * kLanes;
-        int64_t p = 0;
-        for (; p + 5 <= row.pixels; p += 5)
-            float_tile<5>(row, row.input + p * row.step, weights, sums + p * pitch);
-        for (; p < row.pixels; ++p)
-            float_tile<1>(row, row.input + p * row.step, weights, sums + p * pitch);
-    }
-}
-
-void float_row(const FloatRow& row) {
-    switch (row.kind) {
-        case Weights::F32: return float_weights<float>(row);
-        case Weights::F16: return float_weights<uint16_t>(row);
-        case Weights::I8: return float_weights<int8_t>(row);
-    }
-}
+#include "tiled_rows.inl"
 
 // Four filters of a quad: products of 16 bits, summed in pairs to 32 bits.
 inline int32x4_t quads_of(int16x8_t x, const int8_t* w) {
