@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import surge
 from surge import binarize_
 from surge.errors import SurgeWarning
 from surge.pitfalls import find, trace
@@ -14,6 +15,10 @@ from tests.architectures import small_resnet18
 RELU = (
     '"body" is fed by a ReLU, whose outputs are all >= 0: every input bit would be +1. '
     "Use Hardtanh or PReLU instead, or put a norm between."
+)
+FOLD = (
+    '"body" is fed by a GELU or a Hardswish, which makes -0 of far negative values: their bit is '
+    "+1, like that of positive ones. Use Hardtanh or PReLU instead, or put a norm between."
 )
 NO_NORM = (
     '"body" is not followed by a normalisation: sums of +-1 grow with the fan-in and training is '
@@ -111,9 +116,47 @@ def test_relu_warns_for_an_input_given_by_name():
 
 
 @pytest.mark.parametrize(
+    "model",
+    [
+        net(nn.GELU()),
+        net(nn.Hardswish(), nn.MaxPool2d(2)),
+        Functional(F.gelu),
+        Functional(lambda x: F.dropout(F.hardswish(x))),
+    ],
+    ids=["gelu", "hardswish", "call", "hardswish-call"],
+)
+def test_gelu_before_a_binary_layer_warns(model):
+    assert sentences(model) == [FOLD]
+
+
+@pytest.mark.parametrize("activation", [F.gelu, F.hardswish])
+def test_far_negative_values_have_the_bit_of_positive_ones_behind_a_gelu(activation):
+    values = activation(torch.tensor([-9.0, -1.0, 1.0]))
+    assert surge.functional.sign(values).tolist() == [1.0, -1.0, 1.0]
+
+
+def test_example_finds_a_gelu_that_no_trace_can_see():
+    class Untraceable(Functional):
+        def forward(self, x):
+            return super().forward(x) if x.sum() < 1e9 else x
+
+    class OwnGELU(nn.Module):
+        def forward(self, x):
+            return F.gelu(x)
+
+    example = {"example_input": torch.randn(2, 3, 5, 5)}
+    assert sentences(Untraceable(OwnGELU()), **example) == [FOLD]
+    assert sentences(Untraceable(nn.GELU()), method="binaryconnect", **example) == []
+    assert sentences(Untraceable(nn.Tanh()), **example) == []
+    assert sentences(Untraceable(nn.GELU())) == []
+
+
+@pytest.mark.parametrize(
     "before",
     [
         (),
+        (nn.GELU(), nn.BatchNorm2d(4)),
+        (nn.SiLU(),),
         (nn.Hardtanh(),),
         (nn.PReLU(),),
         (nn.ReLU(), nn.BatchNorm2d(4)),

@@ -47,8 +47,8 @@ USED_DIRECTLY: dict[type[nn.Module], tuple[str, ...]] = {
 LAZY = "unsupported: lazy, run the model once before"
 QUANTIZED = "unsupported: already quantised"
 NOT_TRACED = (
-    "Its forward cannot be traced: a norm missing behind a layer, or a ReLU before it, was not "
-    "looked for (example_input= finds the latter)."
+    "Its forward cannot be traced: a norm missing behind a layer, or a ReLU or GELU before it, was "
+    "not looked for (example_input= finds the latter)."
 )
 
 
@@ -127,7 +127,7 @@ def binarize_(
             (not those of positions and token types) and the two products of every self-attention
             become binary as well. By default only for methods made for that, such as ``bit``.
         example_input: A batch for one forward, which finds layers that take no value below zero,
-            and so only bits of +1. A tuple or a dict is unpacked.
+            and so only bits of +1, and those behind a GELU. A tuple or a dict is unpacked.
         **method_options: Options of the method, such as ``weight_bits=4`` for ``dorefa``.
 
     Example:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.fx
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from surge.compensation.dry_run import call, evaluating
 from surge.layers import StemConv2d
@@ -32,7 +32,14 @@ NORMS: tuple[type[nn.Module], ...] = (
     nn.GroupNorm,
     nn.RMSNorm,
 )
-RELUS = (torch.relu, torch.relu_, F.relu, F.relu6, "relu", "relu_")
+Activations = tuple[tuple[type[nn.Module], ...], tuple[Any, ...]]
+"""Modules and calls."""
+RELUS: Activations = (
+    (nn.ReLU, nn.ReLU6),
+    (torch.relu, torch.relu_, F.relu, F.relu6, "relu", "relu_"),
+)
+FOLDS: Activations = ((nn.GELU, nn.Hardswish), (F.gelu, F.hardswish))
+"""Negative near zero, but -0 far below it, which is +1 as a bit."""
 PASSING_CALLS = (
     torch.flatten,
     F.dropout,
@@ -51,6 +58,8 @@ class Risks:
 
     fed_by_relu: list[str] = field(default_factory=list)
     not_normed: list[str] = field(default_factory=list)
+    folded: list[str] = field(default_factory=list)
+    """Layers behind a GELU or a Hardswish."""
     never_negative: list[str] = field(default_factory=list)
     """Layers that took no value below zero from the example, whatever makes it so."""
     traced: bool = True
@@ -70,6 +79,13 @@ class Risks:
             found.append(
                 f"{_subject(same)} fed by values that are all >= 0 in the example: every input bit "
                 "is +1. Use Hardtanh or PReLU instead of a ReLU, or put a norm between."
+            )
+        folded = [name for name in self.folded if name in takes_signs]
+        if folded:
+            found.append(
+                f"{_subject(folded)} fed by a GELU or a Hardswish, which makes -0 of far negative "
+                "values: their bit is +1, like that of positive ones. Use Hardtanh or PReLU "
+                "instead, or put a norm between."
             )
         if self.not_normed:
             found.append(
@@ -127,31 +143,42 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
 def find(model: nn.Module, layers: set[str], example: Any = None) -> Risks:
     """Look for pitfalls around the named layers, which are about to be binary."""
     graph = trace(model)
-    same = [] if example is None else _never_negative(model, layers, example)
-    risks = Risks(never_negative=same, traced=graph is not None)
+    risks = Risks(traced=graph is not None)
+    if example is not None:
+        _look_at(model, layers, example, risks)
     if graph is None:
         return risks
     modules = dict(graph.named_modules())
     for node in graph.graph.nodes:
         if node.op != "call_module" or node.target not in layers:
             continue
-        if _fed_by_relu(node, modules) and node.target not in risks.fed_by_relu:
-            risks.fed_by_relu.append(node.target)
+        for kind, names in ((RELUS, risks.fed_by_relu), (FOLDS, risks.folded)):
+            if _fed_by(kind, node, modules) and node.target not in names:
+                names.append(node.target)
         if not _reaches_norm(node, modules) and node.target not in risks.not_normed:
             risks.not_normed.append(node.target)
     return risks
 
 
-def _never_negative(model: nn.Module, layers: set[str], example: Any) -> list[str]:
-    """Return the layers that see no negative value in a forward, and see some."""
+def _look_at(model: nn.Module, layers: set[str], example: Any, risks: Risks) -> None:
+    """Note the layers that see no negative value in a forward, and those right behind a fold."""
     lowest: dict[str, float] = {}
+    made: dict[int, Tensor] = {}
+
+    def keep(_module: nn.Module, _args: Any, output: Any) -> None:
+        made[id(output)] = output
 
     def note(_module: nn.Module, args: Any, kwargs: Any, name: str) -> None:
         x = args[0] if args else kwargs["input"]
         if x.numel():
             lowest[name] = min(lowest.get(name, math.inf), float(x.min()))
+        if id(x) in made and name not in risks.folded:
+            risks.folded.append(name)
 
-    handles = [
+    # Transformers has GELUs of its own.
+    folds = [m for m in model.modules() if isinstance(m, FOLDS[0]) or "GELU" in type(m).__name__]
+    handles = [module.register_forward_hook(keep) for module in folds]
+    handles += [
         model.get_submodule(name).register_forward_pre_hook(
             partial(note, name=name), with_kwargs=True
         )
@@ -163,19 +190,20 @@ def _never_negative(model: nn.Module, layers: set[str], example: Any) -> list[st
     finally:
         for handle in handles:
             handle.remove()
-    return [name for name in lowest if lowest[name] >= 0]
+    risks.never_negative.extend(name for name in lowest if lowest[name] >= 0)
 
 
-def _fed_by_relu(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
+def _fed_by(kind: Activations, node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
+    activations, calls = kind
     source = node.args[0] if node.args else node.kwargs.get("input")
     if not isinstance(source, torch.fx.Node) or not source.op.startswith("call"):
         return False
     if source.op == "call_module":
         module = modules[str(source.target)]
-        relu, passing = isinstance(module, nn.ReLU | nn.ReLU6), isinstance(module, PASSING)
+        fed, passing = isinstance(module, activations), isinstance(module, PASSING)
     else:
-        relu, passing = source.target in RELUS, source.target in PASSING_CALLS
-    return relu or (passing and _fed_by_relu(source, modules))
+        fed, passing = source.target in calls, source.target in PASSING_CALLS
+    return fed or (passing and _fed_by(kind, source, modules))
 
 
 def _reaches_norm(node: torch.fx.Node, modules: dict[str, nn.Module]) -> bool:
