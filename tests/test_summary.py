@@ -539,6 +539,15 @@ def test_all_products_of_a_transformer_are_counted(place):
     assert 2 * summary(model, example).macs == counter.get_total_flops()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_traced_model_has_the_macs_of_what_it_was_traced_from():
+    model = sequence(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 9, 2))
+    x = torch.zeros(1, 3, 5, 5)
+    traced = summary(torch.jit.trace(model.eval(), x), x)
+    assert (traced.macs, traced.parameters) == (27 * 4 * 9 + 72, 4 * 28 + 74)
+    assert traced.rows[0].note == ""
+
+
 def test_counting_leaves_no_hook_and_no_setting_behind():
     model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     summary(model, torch.zeros(1, 3, 8))

@@ -35,7 +35,7 @@ _aten = torch.ops.aten
 COUNTED: dict[Any, Callable[[Any, Tensor], int]] = {
     **dict.fromkeys((_aten.mm, _aten.bmm, _aten.mv, _aten.dot), _matrix),
     **dict.fromkeys((_aten.addmm, _aten.baddbmm, _aten.addmv), _added),
-    _aten.convolution: _convolution,
+    **dict.fromkeys((_aten.convolution, _aten._convolution), _convolution),
     torch.ops.surge.two_level_product: _matrix,
 }
 """Multiply-accumulates by operator."""

@@ -4,6 +4,7 @@ import math
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from inspect import getattr_static
 from typing import Any, cast, get_args
 
 import torch
@@ -294,7 +295,8 @@ def _note(module: nn.Module, use: _Use, *, has_matrix: bool) -> str:
     if is_quantized(module):
         return "quantised: not counted"
     # A holder of parameters has no forward that could run.
-    if not use.calls and type(module).forward is not nn.Module.forward:
+    holder = getattr_static(type(module), "forward") is nn.Module.forward
+    if not (use.calls or use.macs or holder):
         return "did not run"
     if has_matrix and not use.macs and not isinstance(module, (*PRODUCTS, *LOOKUPS, *NORMS)):
         return "MACs not counted"
