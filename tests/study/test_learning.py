@@ -3,7 +3,8 @@
 import pytest
 
 from surge.study import learning
-from surge.study.learning import PANELS, Run, draw, draw_one, make_rows
+from surge.study.arms import draw_panel_alone
+from surge.study.learning import PANELS, Run, draw, draw_panel, make_rows
 
 
 def run(arm, seed, accuracies, flips=1.0):
@@ -51,7 +52,7 @@ def test_network_without_bits_has_no_flips():
 
 @pytest.mark.parametrize("name", PANELS)
 def test_each_panel_stands_alone(name):
-    (axes,) = draw_one(make_rows(RUNS), name).axes
+    (axes,) = draw_panel_alone(make_rows(RUNS), name, draw_panel).axes
     assert axes.lines and axes.get_ylabel() == PANELS[name].axis
 
 

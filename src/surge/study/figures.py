@@ -27,10 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLOURS",
-    "ArmStyle",
     "Mark",
     "Row",
-    "arm_style",
     "dot_and_interval",
     "draw_series",
     "frame",
@@ -63,46 +61,6 @@ COLOURS: Mapping[str, str] = {
     "purple": "#a4508b",
 }
 """Colours that stay apart for colour-blind readers (after Okabe and Ito) and in grey print."""
-
-
-@dataclass(frozen=True)
-class ArmStyle:
-    """How one arm of a comparison is drawn, the same in every figure."""
-
-    colour: str
-    """Line and marker colour."""
-    dashes: str
-    """matplotlib line style: arms without SURGE are dashed, so grey print still tells them."""
-    width: float = 1.6
-    """Line width in points."""
-
-    def line(self) -> dict[str, Any]:
-        """Return the keyword arguments for ``Axes.plot``."""
-        return {"color": self.colour, "linestyle": self.dashes, "linewidth": self.width}
-
-
-_ARMS: Mapping[str, ArmStyle] = {
-    "fp": ArmStyle(COLOURS["grey"], "-", 1.3),
-    "float": ArmStyle(COLOURS["grey"], "-", 1.3),
-    "ste": ArmStyle(COLOURS["sky"], "--"),
-    "ste+surge": ArmStyle(COLOURS["blue"], "-", 1.9),
-    "ste+noise": ArmStyle(COLOURS["purple"], ":", 1.9),
-    "bi-real": ArmStyle(COLOURS["orange"], "--"),
-    "bi-real+surge": ArmStyle(COLOURS["vermilion"], "-", 1.9),
-    "recu": ArmStyle(COLOURS["mint"], "--"),
-    "recu+surge": ArmStyle(COLOURS["green"], "-", 1.9),
-}
-
-
-def arm_style(name: str) -> ArmStyle:
-    """Return the style of an arm; unknown arms are ink, dashed unless they use SURGE.
-
-    >>> arm_style("STE + SURGE") == arm_style("ste+surge")
-    True
-    """
-    key = name.lower().replace(" ", "")
-    unknown = ArmStyle(COLOURS["ink"], "-" if "surge" in key else "--")
-    return _ARMS.get(key, unknown)
 
 
 _LOOK: Mapping[str, Any] = {

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from surge.study import figures
-from surge.study.figures import COLOURS, Row, arm_style
+from surge.study.arms import arm_style, draw_panels
+from surge.study.figures import COLOURS, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -80,25 +81,9 @@ def _curve(runs: Sequence[Run], key: str) -> list[dict[str, float]]:
 
 
 def draw(rows: Sequence[Row], panels: Sequence[str] = tuple(PANELS)) -> Figure:
-    """Return the panels in two columns with one legend below."""
-    with figures.look():
-        figure, places = figures.new_figure(-(-len(panels) // 2), 2, panel=(4.3, 3.1))
-        for letter, axes, name in zip("abcdefgh", places, panels, strict=False):
-            draw_panel(axes, rows, name)
-            subtitle = NOTES.get(name, BAND)
-            figures.panel_title(axes, f"{letter}  {PANELS[name].title}", subtitle)
-        arms = dict.fromkeys(str(row["arm"]) for row in rows)
-        handles = [places[0].plot([], [], **arm_style(arm).line())[0] for arm in arms]
-        figure.legend(handles, list(arms), loc="outside lower center", ncols=len(arms))
-    return figure
-
-
-def draw_one(rows: Sequence[Row], name: str) -> Figure:
-    """Return one panel as a figure of its own, without title or legend."""
-    with figures.look():
-        figure, (axes,) = figures.new_figure(panel=(4.4, 3.1))
-        draw_panel(axes, rows, name)
-    return figure
+    """Return the panels as one figure."""
+    titles = {name: (PANELS[name].title, NOTES.get(name, BAND)) for name in panels}
+    return draw_panels(rows, titles, draw_panel)
 
 
 def draw_panel(axes: Axes, rows: Sequence[Row], name: str) -> None:

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from surge.study import figures
-from surge.study.figures import arm_style
+from surge.study.arms import arm_style
 from surge.study.report.page import (
     Badge,
     Code,

@@ -10,6 +10,7 @@ import pytest
 
 from surge.errors import ConfigError, MissingDependencyError
 from surge.study import figures
+from surge.study.arms import arm_style
 from surge.study.theory import moments, theorem
 from surge.study.theory.moments import MomentModel, independent_model, sample, shared_model
 
@@ -242,7 +243,7 @@ def test_write_json_holds_the_verdicts(tmp_path):
 
 def test_arm_styles_tell_surge_from_its_base():
     for arm in ("STE", "Bi-Real", "ReCU"):
-        base, surge = figures.arm_style(arm), figures.arm_style(f"{arm} + SURGE")
+        base, surge = arm_style(arm), arm_style(f"{arm} + SURGE")
         assert base.dashes != surge.dashes and base.colour != surge.colour
-    assert figures.arm_style("FP").line()["color"] == figures.COLOURS["grey"]
-    assert figures.arm_style("Newcomer+SURGE").dashes == "-"
+    assert arm_style("FP").line()["color"] == figures.COLOURS["grey"]
+    assert arm_style("Newcomer+SURGE").dashes == "-"

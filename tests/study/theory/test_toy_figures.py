@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from surge.study.arms import draw_panel_alone
 from surge.study.theory import toy, toy_figures
 from surge.study.theory.toy_claims import judge, representative
 
@@ -60,7 +61,7 @@ def test_logarithmic_panels_average_logarithms():
 
 @pytest.mark.parametrize("name", ALL)
 def test_each_panel_stands_alone(name):
-    figure = toy_figures.draw_one(rows(), name)
+    figure = draw_panel_alone(rows(), name, toy_figures.draw_panel)
     (axes,) = figure.axes
     assert axes.get_xlabel() in ("step", "x") and axes.get_ylabel()
     assert len(axes.lines) >= 2

@@ -8,9 +8,9 @@ from shlex import quote
 
 from surge.convert import BinarizeReport
 from surge.study import learning
+from surge.study.arms import arm_style, draw_panel_alone
 from surge.study.demo import demo_engine
 from surge.study.demo.demo import ARMS, DIGITS_COLUMNS, digits_rows, verdicts
-from surge.study.figures import arm_style
 from surge.study.learning import Run
 from surge.study.report.page import (
     Badge,
@@ -95,7 +95,9 @@ def _digits(found: Findings) -> list[Block]:
     points = learning.make_rows(found.runs)
     pictures = [
         Picture(
-            learning.draw_one(points, name), panel.title, learning.NOTES.get(name, learning.BAND)
+            draw_panel_alone(points, name, learning.draw_panel),
+            panel.title,
+            learning.NOTES.get(name, learning.BAND),
         )
         for name, panel in learning.PANELS.items()
     ]
@@ -169,7 +171,7 @@ def _gallery(logs: Logs, arms: Sequence[str], panels: Sequence[str]) -> Pictures
     rows = toy_figures.make_rows(logs, arms, panels)
     pictures = [
         Picture(
-            toy_figures.draw_one(rows, name),
+            draw_panel_alone(rows, name, toy_figures.draw_panel),
             toy_figures.PANELS[name].title,
             toy_figures.subtitle(name),
         )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surge.study import figures
-from surge.study.figures import COLOURS, ArmStyle
+from surge.study.arms import ArmStyle
+from surge.study.figures import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

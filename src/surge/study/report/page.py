@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from surge.files import atomic
-from surge.study.figures import ArmStyle, Row
+from surge.study.arms import ArmStyle
+from surge.study.figures import Row
 from surge.study.report.chart import Bars, Chart, bars_html, chart_html
 from surge.study.report.style import STYLE
 from surge.study.report.svg import inline_svg, themed

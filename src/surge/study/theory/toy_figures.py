@@ -18,7 +18,8 @@ import torch
 
 from surge.files import atomic
 from surge.study import figures
-from surge.study.figures import COLOURS, Row, arm_style
+from surge.study.arms import arm_style, draw_panels
+from surge.study.figures import COLOURS, Row
 from surge.study.theory.toy import OPTIMUM, Array, Log, beale
 from surge.study.theory.toy_claims import FLOOR, Claim, representative
 
@@ -110,24 +111,9 @@ def _curve(panel: str, arm: str, series: Array) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], panels: Sequence[str]) -> Figure:
-    """Return the panels in two columns with one legend below."""
-    with figures.look():
-        figure, places = figures.new_figure(-(-len(panels) // 2), 2, panel=(4.3, 3.1))
-        for letter, axes, name in zip("abcdefgh", places, panels, strict=False):
-            draw_panel(axes, rows, name)
-            figures.panel_title(axes, f"{letter}  {PANELS[name].title}", subtitle(name))
-        shown = dict.fromkeys(str(row["arm"]) for row in rows)
-        handles = [places[0].plot([], [], **arm_style(arm).line())[0] for arm in shown]
-        figure.legend(handles, list(shown), loc="outside lower center", ncols=len(shown))
-    return figure
-
-
-def draw_one(rows: Sequence[Row], name: str) -> Figure:
-    """Return one panel as a figure of its own, without title or legend."""
-    with figures.look():
-        figure, (axes,) = figures.new_figure(panel=(4.4, 3.1))
-        draw_panel(axes, rows, name)
-    return figure
+    """Return the panels as one figure."""
+    titles = {name: (PANELS[name].title, subtitle(name)) for name in panels}
+    return draw_panels(rows, titles, draw_panel)
 
 
 def draw_panel(axes: Axes, rows: Sequence[Row], name: str) -> None:
