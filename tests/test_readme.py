@@ -167,7 +167,7 @@ def test_section_has_one_row_per_row_and_epochs(tmp_path):
     assert rows[1].endswith("(2 pairs) |")
     assert rows[2] == "| resnet20-recu-surge-tied | 60 | - | 80.00 | 80.00 | 1 | open |"
     assert len(rows) == 3
-    assert "5 stored runs, 2.5 hours on a GPU, torch 2.13, bf16; seeds 0, 1, 2." in section
+    assert "5 stored runs, 2.5 hours on a GPU, torch 2.13, bf16; seeds 0-2." in section
 
 
 def test_section_leaves_out_held_out_and_changed_runs(tmp_path):

@@ -3,7 +3,7 @@
 A page has a table between ``<!-- results:NAME -->`` and ``<!-- /results:NAME -->``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def _facts(stored: Sequence[Result]) -> str:
     if not stored:
         return "No run is stored yet: every cell is open.\n"
     hours = sum(r.seconds / r.side_by_side for r in stored) / 3600
-    seeds = ", ".join(str(seed) for seed in sorted({r.seed for r in stored}))
+    seeds = in_ranges({r.seed for r in stored})
     used = {
         name: ", ".join(sorted({str(getattr(r, name)) for r in stored}))
         for name in ("hardware", "torch", "precision")
@@ -108,6 +108,22 @@ def _facts(stored: Sequence[Result]) -> str:
         f"{len(stored)} stored runs, {hours:.1f} hours on {used['hardware']}, torch "
         f"{used['torch']}, {used['precision']}; seeds {seeds}. *open*: not run yet.\n"
     )
+
+
+def in_ranges(numbers: Collection[int]) -> str:
+    """Return whole numbers in order, three and more in a row as a range.
+
+    >>> in_ranges([5, 0, 1, 2, 8, 9])
+    '0-2, 5, 8, 9'
+    """
+    rows: list[list[int]] = []
+    for number in sorted(numbers):
+        if rows and rows[-1][-1] == number - 1:
+            rows[-1].append(number)
+        else:
+            rows.append([number])
+    words = [[f"{r[0]}-{r[-1]}"] if len(r) > 2 else [str(n) for n in r] for r in rows]
+    return ", ".join(word for row in words for word in row)
 
 
 Section = Callable[[Path], str]
