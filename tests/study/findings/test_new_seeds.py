@@ -1,6 +1,6 @@
 """Variants tried again with new seeds: those that named them do not count."""
 
-from surge.study.findings.new_seeds import FIRST, section
+from surge.study.findings.new_seeds import FIRST, losses, variants
 from surge.study.results import append
 from tests.study.stored import result
 
@@ -12,10 +12,20 @@ def test_seeds_that_named_a_variant_do_not_count(tmp_path):
         append(tmp_path, result("cnn-recu", seed, 90.0, **ROW))
         append(tmp_path, result("cnn-recu-surge-tied", seed, 90.0 + gain, **ROW))
         append(tmp_path, result("cnn-recu-surge-noise", seed, 91.0, **ROW))
-    cells = {line.split(" | ")[0].strip("| "): line for line in section(tmp_path).splitlines()}
+    cells = {line.split(" | ")[0].strip("| "): line for line in variants(tmp_path).splitlines()}
     assert cells["cnn-recu-surge-tied"] == (
         "| cnn-recu-surge-tied | 92.00 +- 1.00 | +2.00 [-0.48, +4.48] (3 pairs) | "
         "+1.00 [-1.48, +3.48] (3 pairs) | open |"
     )
     assert cells["cnn-recu"].startswith("| cnn-recu | 90.00 +- 0.00 | - | -1.00 ")
     assert cells["cnn-recu-surge-salient"].count("open") == 4
+
+
+def test_seeds_that_named_a_loss_stand_apart_from_new_ones(tmp_path):
+    for seed, gain in ((0, -3.0), (23, -2.0), (24, 1.0)):
+        append(tmp_path, result("cnn-bonn", seed, 90.0, **ROW))
+        append(tmp_path, result("cnn-bonn-surge", seed, 90.0 + gain, **ROW))
+    assert losses(tmp_path).splitlines()[2:] == [
+        "| cnn-bonn-surge | -2.50 [-8.85, +3.85] (2 pairs) | +1.00 (1 pair) |",
+        "| cnn-dorefa-surge | open | open |",
+    ]

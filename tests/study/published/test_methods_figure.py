@@ -18,7 +18,7 @@ def test_words_have_both_intervals_once_there_are_seeds():
     )
     more = [*STORED, *common(recu=(82.0, 82.0), bnn=(74.0, 75.0), seed=1)]
     assert "+0.75 points" in (words := summary("common", pairs("common", more)))
-    assert "over 2 seeds [-2.43, +3.93]" in words
+    assert "over the 2 seeds that all have +0.75 [-2.43, +3.93]" in words
     assert f"]({PICTURE})" in words
 
 

@@ -29,7 +29,7 @@ def summary(table: str, found: Sequence[Pair]) -> str:
         return ""
     words = f"over methods {_ends(methods)}"
     if seeds is not None and seeds.n > 1:
-        words += f", over {seeds.n} seeds {_ends(seeds)}"
+        words += f"; over the {seeds.n} seeds that all have {seeds.mean:+.2f} {_ends(seeds)}"
     else:
         words += ", not over seeds"
     drawn = "Accuracy of every method with and without SURGE, and the difference"

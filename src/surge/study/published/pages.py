@@ -141,7 +141,8 @@ PAGES: dict[str, dict[str, Section]] = {
         "tails": tails.section,
         "screening": screening.section,
         "confirmed": screening.confirmed,
-        "new-seeds": new_seeds.section,
+        "new-seeds": new_seeds.variants,
+        "new-seeds-losses": new_seeds.losses,
     },
     "docs/glue.md": {
         "overhead": overhead_section,
