@@ -47,14 +47,9 @@ class Deployed(nn.Module):
         self.register_buffer("weight", weight.detach().clone())
         self.register_buffer("scale", None if scale is None else scale.detach().clone())
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach().clone())
-        # torch's list of the numbers that make a layer what it is.
-        sizes = cast(list[str], layer.__constants__)
-        self.asked = {name: getattr(layer, name) for name in sizes}
-
-    def __getattr__(self, name: str) -> Any:
-        """Answer for the layer where a model asks for its sizes, as for ``stride``."""
-        asked = vars(self).get("asked", {})
-        return asked[name] if name in asked else super().__getattr__(name)
+        # A model may ask its layer for its sizes: torch lists them.
+        for name in cast(list[str], layer.__constants__):
+            setattr(self, name, getattr(layer, name))
 
     def multiply(self, x: Tensor) -> Tensor:
         """Apply the layer's linear operator."""

@@ -95,9 +95,8 @@ def _differences(axes: Axes, found: Sequence[Pair]) -> None:
     axes.set_ylim(-1.7, len(found) - 0.4)
     axes.set_xlabel("points")
     seeds = {pair.difference.n for pair in found if pair.difference is not None}
-    over_what = "over seeds; black: over methods"
-    words = f"95 % intervals {over_what}" if seeds - {1} else "one pair each; black: over methods"
-    figures.panel_title(axes, "With SURGE minus alone", words)
+    green = "95 % intervals over seeds" if seeds - {1} else "one pair each"
+    figures.panel_title(axes, "With SURGE minus alone", f"{green}; black: over methods")
 
 
 def numbers(found: Sequence[Pair]) -> list[dict[str, object]]:
