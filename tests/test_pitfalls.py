@@ -336,3 +336,26 @@ def test_warnings_of_user_code_stay_inside_the_trace():
             return super().forward(x)
 
     assert sentences(Loud(lambda x: x)) == []
+
+
+class Direct(nn.Module):
+    """A layer whose weight is used by its parent."""
+
+    def __init__(self, *, split=False):
+        super().__init__()
+        self.stem, self.body, self.head = (nn.Linear(4, 4) for _ in range(3))
+        self.norm, self.split = nn.LayerNorm(4), split
+
+    def forward(self, x):
+        if self.split and x.sum() > 0:  # no trace follows that
+            x = x + 1
+        return self.head(self.norm(F.linear(self.stem(x), self.body.weight)))
+
+
+def test_layer_that_nobody_calls_warns():
+    found = '"body" is not called: whatever multiplies with the weight itself goes on'
+    (sentence,) = sentences(Direct())
+    assert sentence.startswith(found)
+    assert sentences(Direct(split=True)) == []
+    (sentence,) = sentences(Direct(split=True), example_input=torch.randn(2, 4))
+    assert sentence.startswith(found)

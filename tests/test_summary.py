@@ -12,6 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from surge import BinaryConv2d, BinaryLinear, RPReLU, binarize_, compensate_
 from surge.errors import ConfigError, NoLayersMatchedError, SurgeWarning, UnsupportedLayerError
+from surge.export import pack
+from surge.layers.attention import two_level_product
+from surge.models.bert import BertClassifier
 from surge.summary import Summary, summary
 from tests.architectures import resnet18, small_resnet18
 
@@ -21,6 +24,8 @@ pytest.importorskip("transformers")
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from transformers import BertConfig, BertForSequenceClassification
+
+from tests.berts import tiny_bert, tokens
 
 # ResNet-18 at 224 px, from recipes.md 6.2 and engine-notes.md 5.
 STEM, BODY, SHORTCUTS, HEAD = 118_013_952, 1_676_279_808, 19_267_584, 512_000
@@ -386,6 +391,15 @@ def test_auxiliary_path_is_never_counted(auxiliary):
     assert summary(model, x) == before
 
 
+@pytest.mark.parametrize(("centre", "missing"), [(0.0, 4), (0.3, 0)])
+def test_size_of_adabin_does_not_depend_on_values(tmp_path, centre, missing):
+    layers = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
+    model, x = quietly(sequence(*layers), "adabin").eval(), torch.zeros(1, 6)
+    nn.init.constant_(model[2].method.input_centre, centre)
+    file = pack(model, x, tmp_path / "m.surge")
+    assert summary(model, x).bytes - file.tensor_bytes == missing
+
+
 def test_activations_with_vectors_are_stored_in_fp32():
     row = only(summary(RPReLU(6), torch.zeros(1, 6), rest="int8"))
     assert (row.real, row.bytes, row.note) == (18, 72, "")
@@ -509,6 +523,37 @@ def test_products_of_activations_are_counted_where_they_are_made(product):
     assert (inner.macs, inner.note) == (2 * 3 * 16, "")
     assert (own.macs, own.kind, own.note) == (2 * 2 * 9 * 4 + 2 * 3 * 20, "Attends", "")
     assert summary(Attends(product), torch.zeros(2, 3, 4), exclude="inner").macs == own.macs
+
+
+@pytest.mark.parametrize("method", ["bnn", "bit", "bibert", "binarybert"])
+@pytest.mark.parametrize("skip", [(), "*layer.0.attention.self"])
+def test_products_of_bits_are_so_whichever_module_computes_them(method, skip):
+    model = quietly(tiny_bert(), method, skip=skip, transformer=True)
+    words = tokens(1)["input_ids"]
+    inside = summary(model, words)
+    # It runs its layers apart: what attention multiplies is multiplied in the model itself.
+    outside = summary(BertClassifier(model), torch.stack([words, 0 * words, 0 * words + 1], 1))
+    assert (outside.macs, outside.bops, outside.ops) == (inside.macs, inside.bops, inside.ops)
+    assert outside.bytes == inside.bytes
+    own = outside.rows[0]
+    scores = 2 * 2 * words.numel() ** 2 * 16
+    assert (own.name, own.macs, own.real) == ("", scores, 0)
+    assert own.bops == (scores / 2 if skip else scores)
+    assert own.bits == ((32, 32) if skip else (1, 1))
+
+
+def test_a_weight_beside_products_of_bits_alone_is_real():
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 4))
+
+        def forward(self, x):
+            return two_level_product(x, x.mT) * self.weight
+
+    row = only(summary(Scores(), torch.ones(4, 8)))
+    assert (row.bits, row.bops, row.ops) == ((1, 1), 128, 2)
+    assert (row.real, row.bytes) == (16, 64)
 
 
 def small_transformers():
@@ -690,6 +735,13 @@ def test_summary_works_under_inference_mode():
     model = sequence(BinaryLinear(6, 6), nn.BatchNorm1d(6))
     with torch.inference_mode():
         assert stored(model) == [5, 48]
+
+
+def test_summary_of_a_model_made_in_inference_mode():
+    with torch.inference_mode():
+        model, x = sequence(BinaryLinear(6, 6), nn.BatchNorm1d(6)), torch.zeros(2, 6)
+        assert summary(model, x).bytes == 53
+    assert summary(model, x).bytes == 53
 
 
 # Errors and the table

@@ -17,7 +17,8 @@ inline bool works_by_rows(const Node& maker) {
         case Op::Above:
         case Op::Softmax:
         case Op::Gelu:
-        case Op::Tanh: return true;
+        case Op::Tanh:
+        case Op::Sigmoid: return true;
         default: return maker.has_epilogue();
     }
 }

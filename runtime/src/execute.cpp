@@ -239,10 +239,14 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
         case Op::MaxPool: return;  // has a step of its own
         case Op::AvgPool: return average_row(node, in, y, result.w, out);
         case Op::PadChannels: return pad_channels_row(node, in, y, result.c, out);
+        case Op::Pad: return pad_row(node, in, y, result.w, out);
         case Op::Subsample: return subsample_row(node, in, y, result.w, out);
         case Op::Flatten:
             if (node.channels_first) return flatten_all(in, out);
             std::copy_n(in.data, in.shape.elements(), out);
+            return;
+        case Op::Rows:
+            std::copy_n(in.data + y * result.w * result.c, result.w * result.c, out);
             return;
         case Op::Transpose: return flatten_all(in, out);
         case Op::Absolute: return absolute_row(in, y, out);

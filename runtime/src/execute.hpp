@@ -57,10 +57,16 @@ class Executor {
     void token_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void embedding_row(const Step& step, const Node& node, float* out);
     void add_rows(const Step& step, const Node& node, float* out);
+    void prepend_rows(const Step& step, const Node& node, float* out);
     void softmax_row(const Node& node, int64_t y, float* out);
     void norm_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
     void arrange(const Step& step, const Node& node);
     void matmul_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    // Products of pixels, from x on, with what a head has of the second factor.
+    const int32_t* binary_products(const Step& step, const Node& node, int64_t head, int64_t x,
+                                   int64_t pixels, char* scratch);
+    const float* real_products(const Step& step, const Node& node, int64_t head, int64_t x,
+                               int64_t pixels, char* scratch);
     FinishRow finish(const Node& node, int64_t y, int64_t column, float* out) const;
     void write_to(float* output);
     void copy_out(float* output) const;

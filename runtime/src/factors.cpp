@@ -95,6 +95,29 @@ const int32_t* factor_base(const Node& node, const Shape& second, const uint32_t
            head * filters;
 }
 
+int64_t factor_depth(const Node& node, const Shape& second) {
+    return node.transposed ? second.c / node.heads : second.w;
+}
+
+size_t real_factor_bytes(const Node& node, const Shape& second) {
+    size_t filters = size_t(node.heads) * size_t(factor_filters(node, second));
+    return filters * size_t(factor_depth(node, second)) * 4;
+}
+
+void arrange_real_factor(const Node& node, const Shape& second, const float* values,
+                         float* packed) {
+    int64_t filters = factor_filters(node, second), depth = factor_depth(node, second);
+    int64_t size = second.c / node.heads;
+    std::fill_n(packed, node.heads * filters * depth, 0.0f);
+    for (int64_t h = 0; h < node.heads; ++h)
+        for (int64_t t = 0; t < second.w; ++t)
+            for (int64_t c = 0; c < size; ++c) {
+                int64_t f = node.transposed ? t : c, k = node.transposed ? c : t;
+                packed[h * filters * depth + place(f, k, depth)] =
+                    values[t * second.c + h * size + c];
+            }
+}
+
 AlignedMemory make_table(const Container& file, const Node& node, const Shape& in,
                          const Shape& out) {
     const Tensor& source = file.tensor(node.weight);

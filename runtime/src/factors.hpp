@@ -1,5 +1,5 @@
-// The second factor of a product of two values, as bits in the order of weights; and tables of
-// rows. Whole numbers and bits only: the same in all tiers.
+// The second factor of a product of two values, in the order of weights; and tables of rows.
+// Values are only moved: the same in all tiers.
 #pragma once
 
 #include "plan.hpp"
@@ -21,6 +21,12 @@ void arrange_factor(const Node& node, const Shape& second, const uint32_t* bits,
 // Where the sums of the products of a head start.
 const int32_t* factor_base(const Node& node, const Shape& second, const uint32_t* packed,
                            int64_t head);
+
+// The same of a product of real numbers: [heads][blocks][depth][kLanes], as FloatRow wants them.
+int64_t factor_depth(const Node& node, const Shape& second);
+size_t real_factor_bytes(const Node& node, const Shape& second);
+void arrange_real_factor(const Node& node, const Shape& second, const float* values,
+                         float* packed);
 
 // A table of bits as the file has it, of numbers as fp32, each row times its scale; of rows to be
 // added only those that are.

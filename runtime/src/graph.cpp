@@ -1,5 +1,6 @@
 #include "graph.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -18,16 +19,19 @@ constexpr int64_t kLargestKernel = 1 << 10;
 const std::map<std::string, Op> kOps = {
     {"conv2d", Op::Conv},          {"binary_conv2d", Op::BinaryConv}, {"affine", Op::Affine},
     {"max_pool", Op::MaxPool},     {"avg_pool", Op::AvgPool},         {"flatten", Op::Flatten},
-    {"pad_channels", Op::PadChannels}, {"subsample", Op::Subsample},  {"concat", Op::Concat},
+    {"pad_channels", Op::PadChannels}, {"pad", Op::Pad},              {"rows", Op::Rows},
+    {"subsample", Op::Subsample},  {"concat", Op::Concat},
     {"multiply", Op::Multiply},    {"absolute", Op::Absolute},
     {"channel_mean", Op::ChannelMean},
     {"add", Op::Add},              {"subtract", Op::Subtract},        {"divide", Op::Divide},
     {"square_root", Op::SquareRoot},   {"sample_mean", Op::SampleMean},
     {"sample_variance", Op::SampleVariance}, {"round", Op::Round},    {"ternary", Op::Ternary},
     {"transpose", Op::Transpose},
-    {"embedding", Op::Embedding},  {"add_rows", Op::AddRows},         {"select", Op::Select},
+    {"embedding", Op::Embedding},  {"add_rows", Op::AddRows},
+    {"prepend_rows", Op::PrependRows}, {"select", Op::Select},
     {"equals", Op::Equals},        {"above", Op::Above},              {"layer_norm", Op::LayerNorm},
     {"softmax", Op::Softmax},      {"gelu", Op::Gelu},                {"tanh", Op::Tanh},
+    {"sigmoid", Op::Sigmoid},      {"matmul", Op::Matmul},
     {"binary_matmul", Op::BinaryMatmul},
 };
 
@@ -118,7 +122,7 @@ class GraphReader {
 
     static bool takes_two(Op op) {
         return op == Op::Multiply || op == Op::Add || op == Op::Subtract || op == Op::Divide ||
-               op == Op::Ternary || op == Op::BinaryMatmul;
+               op == Op::Ternary || op == Op::Matmul || op == Op::BinaryMatmul;
     }
 
     static void read_pair(const Json& entry, const char* key, int64_t low, int64_t high,
@@ -162,9 +166,17 @@ class GraphReader {
                         fail("a subsample has a stride alone");
                 return windowed(node, in.c);
             case Op::PadChannels: {
-                node.before = entry.at("before").integer(0, kMostElements);
-                int64_t after = entry.at("after").integer(0, kMostElements);
-                return {in.h, in.w, in.c + node.before + after};
+                int64_t channels = padded(entry, in.c, "before", "after", node.before);
+                return {in.h, in.w, channels};
+            }
+            case Op::Pad: {
+                int64_t rows = padded(entry, in.h, "top", "bottom", node.top);
+                return {rows, padded(entry, in.w, "left", "right", node.left), in.c};
+            }
+            case Op::Rows: {
+                int64_t count = entry.at("count").integer(1, kMostElements);
+                if (in.h * in.w % count) fail("its pixels do not fill so many rows");
+                return {count, in.h * in.w / count, in.c};
             }
             case Op::Flatten:
                 node.channels_first = entry.at("channels_first").integer(0, 1) == 1;
@@ -250,6 +262,16 @@ class GraphReader {
         if (node.pixels.scale.size() != channels || node.pixels.bias.size() != channels ||
             node.pixels.fill.size() != channels)
             fail("its pixels do not have one value per channel");
+    }
+
+    // A size with zeros on both sides, or, where a number is negative, without what is there.
+    int64_t padded(const Json& entry, int64_t size, const char* before, const char* after,
+                   int64_t& first) const {
+        first = entry.at(before).integer(-size, kMostElements);
+        int64_t last = entry.at(after).integer(-size, kMostElements);
+        if (size + std::min<int64_t>(first, 0) + std::min<int64_t>(last, 0) < 1)
+            fail("nothing is left of its input");
+        return size + first + last;
     }
 
     Shape infer_max_pool(const Node& node) const {

@@ -26,8 +26,10 @@ enum class Op {
     MaxPool,
     AvgPool,
     PadChannels,
+    Pad,
     Subsample,
     Flatten,
+    Rows,
     Concat,
     Multiply,
     Absolute,
@@ -44,6 +46,7 @@ enum class Op {
     // Of tokens: see graph_tokens.cpp.
     Embedding,
     AddRows,
+    PrependRows,
     Select,
     Equals,
     Above,
@@ -51,6 +54,8 @@ enum class Op {
     Softmax,
     Gelu,
     Tanh,
+    Sigmoid,
+    Matmul,
     BinaryMatmul,
 };
 
@@ -86,7 +91,8 @@ struct Node {
     Window window;
     int64_t groups = 1;
     int64_t divisor = 0;      // of an average; 0: the number of taps inside the image
-    int64_t before = 0;       // zero channels in front
+    int64_t before = 0;       // zero channels in front, or, negative, channels left out
+    int64_t top = 0, left = 0;  // the same of rows and columns
     bool channels_first = true;  // order of a flattened value
     int64_t correction = 0;   // of a variance
     int64_t levels = 1;       // of a rounded value
@@ -105,10 +111,12 @@ struct Node {
     std::vector<float> scale, bias;
     Activation activation;
 
+    // Of two computed values.
+    bool is_product() const { return op == Op::Matmul || op == Op::BinaryMatmul; }
     bool by_bytes() const { return !pixels.scale.empty(); }
     bool has_epilogue() const {
         return op == Op::Conv || op == Op::BinaryConv || op == Op::Affine ||
-               op == Op::LayerNorm || op == Op::BinaryMatmul;
+               op == Op::LayerNorm || is_product();
     }
 };
 

@@ -51,10 +51,17 @@ Shape infer_add_rows(const Container& file, const Json& entry, Node& node, const
     return in;
 }
 
+Shape infer_prepend_rows(const Container& file, const Json& entry, Node& node, const Shape& in) {
+    if (in.h != 1) throw Error("only rows of tokens can be put behind others");
+    read_table(file, entry, node, in.c);
+    if (node.weight_bits) throw Error("its weight has the wrong type");
+    return {1, node.rows + in.w, in.c};
+}
+
 Shape infer_matmul(const Json& entry, Node& node, const Shape& a, const Shape& b) {
     node.heads = entry.at("heads").integer(1, kMostRows);
     node.transposed = entry.at("transposed").integer(0, 1) == 1;
-    node.unit = entry.at("unit").integer(0, 1) == 1;
+    if (node.op == Op::BinaryMatmul) node.unit = entry.at("unit").integer(0, 1) == 1;
     if (b.h != 1 || b.c % node.heads) throw Error("heads do not divide the channels");
     // Sums of products must fit into 32 bits, and into the whole numbers of fp32.
     if (a.c >= kMostRows || b.w >= kMostRows) throw Error("its factors are too large");
@@ -74,6 +81,7 @@ Shape infer_tokens(const Container& file, const Json& entry, Node& node,
     switch (node.op) {
         case Op::Embedding: return infer_embedding(file, entry, node, in);
         case Op::AddRows: return infer_add_rows(file, entry, node, in);
+        case Op::PrependRows: return infer_prepend_rows(file, entry, node, in);
         case Op::Select:
             if (in.h != 1) throw Error("only a token can be selected");
             node.index = entry.at("index").integer(0, in.w - 1);
@@ -88,6 +96,7 @@ Shape infer_tokens(const Container& file, const Json& entry, Node& node,
             if (inputs.size() == 2 && inputs[1] != Shape{1, 1, in.c})
                 throw Error("what is added to its input is not one value per channel");
             return in;
+        case Op::Matmul:
         case Op::BinaryMatmul: return infer_matmul(entry, node, in, inputs[1]);
         default: return in;
     }

@@ -21,6 +21,7 @@ class Planner {
         skip_bits();
         find_uses();
         place_sinks();
+        place_factors();
         choose_direct();
         choose_pulled();
         place_values();
@@ -202,6 +203,16 @@ class Planner {
             size_t bytes = factor_bytes(reader, shape(reader.inputs[1]));
             if (bytes > kLargestArena) throw Error("\"" + reader.name + "\" is too large to run");
             step.packed = add_buffer(bytes, int(i), int(i));
+        }
+    }
+
+    void place_factors() {
+        for (size_t i = 1; i < plan_.steps.size(); ++i) {
+            const Node& reader = node(plan_.steps[i]);
+            if (reader.op != Op::Matmul) continue;
+            size_t bytes = real_factor_bytes(reader, shape(reader.inputs[1]));
+            if (bytes > kLargestArena) throw Error("\"" + reader.name + "\" is too large to run");
+            plan_.steps[i].packed = add_buffer(bytes, int(i), int(i));
         }
     }
 

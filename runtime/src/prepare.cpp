@@ -115,9 +115,14 @@ void prepare(const Container& file, Plan& plan, Step& step) {
         int64_t words = (op.transposed ? in.c / op.heads : in.c) + kWordBits - 1;
         for (int64_t w = 0; w < words / kWordBits; ++w) step.offsets.push_back(int32_t(w));
         step.scratch_values = factor_filters(op, plan.shape(op.inputs[1]));
+    } else if (op.op == Op::Matmul) {
+        step.offsets.push_back(0);
+        step.length = factor_depth(op, plan.shape(op.inputs[1]));
+        step.scratch_values = factor_filters(op, plan.shape(op.inputs[1]));
     } else if (op.op == Op::LayerNorm) {
         step.scratch_values = out.c;
-    } else if (op.op == Op::Embedding || op.op == Op::AddRows) {
+    } else if (op.op == Op::Embedding || op.op == Op::AddRows ||
+               op.op == Op::PrependRows) {
         step.table = make_table(file, op, in, out);
     }
     step.chunk = chunk_of(filters_of(step), out.w * step.joined);

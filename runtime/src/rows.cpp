@@ -14,6 +14,14 @@ const float* pixel(const RowSource& in, int64_t y, int64_t x) {
 
 typedef float Four __attribute__((vector_size(16)));
 
+// So many values, the first of `in` at place `first` of them, which may lie before; zeros around.
+void pad_values(const float* in, int64_t size, int64_t first, int64_t count, float* out) {
+    int64_t start = std::max<int64_t>(first, 0), end = std::min(first + size, count);
+    std::fill(out, out + start, 0.0f);
+    std::copy(in + start - first, in + end - first, out + start);
+    std::fill(out + end, out + count, 0.0f);
+}
+
 // A block of 4 x 4.
 void transpose_four(const float* in, int64_t in_pitch, float* out, int64_t out_pitch) {
     Four from[4], to[4];
@@ -68,10 +76,17 @@ void input_row(const float* input, const Shape& shape, int64_t y, float* out) {
 
 void pad_channels_row(const Node& node, const RowSource& in, int64_t y, int64_t channels,
                       float* out) {
-    for (int64_t x = 0; x < in.shape.w; ++x, out += channels) {
-        std::fill(out, out + channels, 0.0f);
-        std::copy_n(pixel(in, y, x), in.shape.c, out + node.before);
-    }
+    for (int64_t x = 0; x < in.shape.w; ++x, out += channels)
+        pad_values(pixel(in, y, x), in.shape.c, node.before, channels, out);
+}
+
+void pad_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out) {
+    int64_t row = y - node.top, channels = in.shape.c;
+    if (row < 0 || row >= in.shape.h)
+        std::fill_n(out, columns * channels, 0.0f);
+    else
+        pad_values(pixel(in, row, 0), in.shape.w * channels, node.left * channels,
+                   columns * channels, out);
 }
 
 void subsample_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out) {

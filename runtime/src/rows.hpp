@@ -14,6 +14,7 @@ struct RowSource {
 void input_row(const float* input, const Shape& shape, int64_t y, float* out);
 void pad_channels_row(const Node& node, const RowSource& in, int64_t y, int64_t channels,
                       float* out);
+void pad_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out);
 void subsample_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out);
 // All values as one vector, in torch's order.
 void flatten_all(const RowSource& in, float* out);

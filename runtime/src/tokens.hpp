@@ -54,6 +54,7 @@ struct TokenKernels {
     void (*softmax_row)(const SoftmaxRow&);
     void (*gelu)(const float* input, int64_t count, float* output);
     void (*tanh)(const float* input, int64_t count, float* output);
+    void (*sigmoid)(const float* input, int64_t count, float* output);
     void (*above_row)(const AboveRow&);
     void (*products)(const ProductRow&);
 };

@@ -71,6 +71,12 @@ inline float tanh_of(float x) {
     return x == x ? result : x;
 }
 
+// 1 / (1 + e^-x). As in torch it is 0 where e^-x is beyond fp32.
+inline float sigmoid_of(float x) {
+    float result = x < -88.72f ? 0.0f : 1.0f / (1.0f + exp_of(-x));
+    return x == x ? result : x;
+}
+
 // x / 2 (1 + erf(x / sqrt 2)) with erf z = 1 - s e^(-z^2 + P(s)), s = 1 / (1 + z / 2). As in torch
 // the sum 1 + erf is rounded, so that far below zero the result is -0.
 inline float gelu_of(float x) {
@@ -149,6 +155,11 @@ void gelu(const float* input, int64_t count, float* output) {
 void tanh_values(const float* input, int64_t count, float* output) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) output[i] = tanh_of(input[i]);
+}
+
+void sigmoid(const float* input, int64_t count, float* output) {
+#pragma GCC ivdep
+    for (int64_t i = 0; i < count; ++i) output[i] = sigmoid_of(input[i]);
 }
 
 // Bits of up to 32 channels, one by one.

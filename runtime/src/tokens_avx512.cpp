@@ -26,6 +26,7 @@ void above_row(const AboveRow& row) { above_pixels(row, above_lanes); }
 }  // namespace
 
 extern const TokenKernels kAvx512Tokens;
-const TokenKernels kAvx512Tokens = {norm_row, softmax_row, gelu, tanh_values, above_row, products};
+const TokenKernels kAvx512Tokens = {norm_row, softmax_row, gelu,     tanh_values,
+                                    sigmoid,  above_row,   products};
 
 }  // namespace surge

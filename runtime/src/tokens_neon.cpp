@@ -11,6 +11,7 @@ void above_row(const AboveRow& row) { above_pixels(row, above_word); }
 }  // namespace
 
 extern const TokenKernels kNeonTokens;
-const TokenKernels kNeonTokens = {norm_row, softmax_row, gelu, tanh_values, above_row, products};
+const TokenKernels kNeonTokens = {norm_row, softmax_row, gelu,     tanh_values,
+                                  sigmoid,  above_row,   products};
 
 }  // namespace surge

@@ -1,7 +1,8 @@
 """binarize_: turn the layers of any float model into 1-bit layers, in place."""
 
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +18,14 @@ from surge.errors import (
     SurgeWarning,
     UnsupportedLayerError,
 )
-from surge.layers import BinaryConv1d, BinaryConv2d, BinaryEmbedding, BinaryLayer, BinaryLinear
+from surge.layers import (
+    BinaryConv1d,
+    BinaryConv2d,
+    BinaryEmbedding,
+    BinaryLayer,
+    BinaryLinear,
+    BinaryTransposedLinear,
+)
 from surge.layers.base import check_convolution
 from surge.layers.linear import check_embedding
 from surge.layers.stem import StemConv2d
@@ -46,10 +54,6 @@ USED_DIRECTLY: dict[type[nn.Module], tuple[str, ...]] = {
 """Children whose own forward is passed over: their parent multiplies with ``child.weight``."""
 LAZY = "unsupported: lazy, run the model once before"
 QUANTIZED = "unsupported: already quantised"
-NOT_TRACED = (
-    "Its forward cannot be traced: a norm missing behind a layer, or a ReLU or GELU before it, was "
-    "not looked for (example_input= finds the latter)."
-)
 
 
 @dataclass(frozen=True)
@@ -116,7 +120,8 @@ def binarize_(
     checked before anything changes.
 
     Args:
-        model: Any module. Its Conv1d, Conv2d and Linear layers are candidates.
+        model: Any module. Its Conv1d, Conv2d and Linear layers are candidates, and those of
+            ``Conv1D`` as GPT-2 in transformers has it.
         method: Name of a registered method (see :func:`surge.list_methods`).
         skip: Patterns over module names to leave alone, such as ``"*downsample*"``.
         only: Patterns over module names; nothing else is touched.
@@ -127,7 +132,8 @@ def binarize_(
             (not those of positions and token types) and the two products of every self-attention
             become binary as well. By default only for methods made for that, such as ``bit``.
         example_input: A batch for one forward, which finds layers that take no value below zero,
-            and so only bits of +1, and those behind a GELU. A tuple or a dict is unpacked.
+            and so only bits of +1, and those behind a GELU. A tuple or a dict is unpacked. Models
+            of transformers, which cannot be traced, propose one themselves.
         **method_options: Options of the method, such as ``weight_bits=4`` for ``dorefa``.
 
     Example:
@@ -196,7 +202,7 @@ def binarize_(
         changes.undo()
         _revert(before)
         raise
-    return BinarizeReport(method, rows, tuple(found), "" if risks.traced else NOT_TRACED)
+    return BinarizeReport(method, rows, tuple(found), risks.remark)
 
 
 def _wants_transformer(model: nn.Module, method: type[Method], wanted: bool | None) -> bool:
@@ -223,8 +229,15 @@ def _weighted(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, module
 
 
+def _forms() -> dict[type[nn.Module], type[BinaryLayer]]:
+    """Return all layers that have a binary form, that of transformers too where it is in use."""
+    transformers = sys.modules.get("transformers.pytorch_utils")
+    more = {} if transformers is None else {transformers.Conv1D: BinaryTransposedLinear}
+    return {**BINARY, **more}
+
+
 def _is_listed(module: nn.Module) -> bool:
-    return isinstance(module, (*BINARY, *NO_BINARY_FORM)) or is_quantized(module)
+    return isinstance(module, (*_forms(), *NO_BINARY_FORM)) or is_quantized(module)
 
 
 def _is_foreign(module: nn.Module) -> bool:
@@ -262,9 +275,10 @@ def _unsuitable(model: nn.Module, name: str, layer: nn.Module, embeddings: bool)
             return f"unsupported: {kind.__name__} uses its weight directly"
     if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
         return LAZY
-    if not isinstance(layer, tuple(BINARY)):
+    forms = _forms()
+    if not isinstance(layer, tuple(forms)):
         return f"unsupported: {type(layer).__name__} has no binary form"
-    if type(layer) not in BINARY:
+    if type(layer) not in forms:
         return f"unsupported: {_why_subclass(layer)}"
     if "forward" in vars(layer):
         return "unsupported: its forward was replaced"
@@ -275,7 +289,7 @@ def _unsuitable(model: nn.Module, name: str, layer: nn.Module, embeddings: bool)
         if isinstance(layer, nn.Embedding):
             check_embedding(layer)
             return "binary" if embeddings else "float: embedding (embeddings=True converts it)"
-        if not isinstance(layer, nn.Linear):
+        if isinstance(layer, nn.modules.conv._ConvNd):
             check_convolution(layer)
     except UnsupportedLayerError as error:
         return f"unsupported: {error}"
@@ -285,7 +299,7 @@ def _unsuitable(model: nn.Module, name: str, layer: nn.Module, embeddings: bool)
 def _why_subclass(layer: nn.Module) -> str:
     if hasattr(layer, "parametrizations"):
         return "parametrised"
-    base = next(kind for kind in BINARY if isinstance(layer, kind))
+    base = next(kind for kind in _forms() if isinstance(layer, kind))
     return f"a subclass of {base.__name__}"
 
 
@@ -330,11 +344,13 @@ def _convert_all(
 
     ``special`` has more options for some of the layers. Return the classes they had.
     """
-    before: dict[nn.Module, type[nn.Module]] = {}
+    before = {layers[name]: type(layers[name]) for name in chosen}
+    forms = _forms()
+    for layer, kind in before.items():
+        layer.__class__ = forms[kind]
+    _turn_weights(before)
     for name in chosen:
         layer = layers[name]
-        before[layer] = type(layer)
-        layer.__class__ = BINARY[type(layer)]
         assert isinstance(layer, BinaryLayer)
         try:
             layer.bind(method, {**options, **special.get(name, {})})
@@ -346,9 +362,18 @@ def _convert_all(
     return before
 
 
+def _turn_weights(layers: Iterable[nn.Module]) -> None:
+    """Turn the weights around that a float layer has as ``[in, out]``; a tied one turns once."""
+    for weight in {layer.weight for layer in layers if isinstance(layer, BinaryTransposedLinear)}:
+        weight.data = weight.data.T
+
+
 def _revert(before: dict[nn.Module, type[nn.Module]]) -> None:
+    _turn_weights(before)
     for layer, original in before.items():
         for added in ("method", "auxiliary"):
             layer._modules.pop(added, None)
-        vars(layer).pop("duties", None)
+        sizes = ("in_features", "out_features") if isinstance(layer, BinaryTransposedLinear) else ()
+        for added in ("duties", *sizes):
+            vars(layer).pop(added, None)
         layer.__class__ = original

@@ -39,10 +39,15 @@ COUNTED: dict[Any, Callable[[Any, Tensor], int]] = {
     torch.ops.surge.two_level_product: _matrix,
 }
 """Multiply-accumulates by operator."""
+IN_BITS = (torch.ops.surge.two_level_product,)
+"""Operators that multiply bits, whichever module calls them."""
+
+Products = Counter[tuple[nn.Module, bool]]
+"""Multiply-accumulates by module, and by whether they are of bits."""
 
 
 class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, found: Counter[nn.Module], running: list[nn.Module]) -> None:
+    def __init__(self, found: Products, running: list[nn.Module]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found, self.running = found, running
 
@@ -52,19 +57,17 @@ class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **(kwargs or {}))
         count = COUNTED.get(func.overloadpacket)
         if count is not None and self.running:
-            self.found[self.running[-1]] += count(args, out)
+            self.found[self.running[-1], func.overloadpacket in IN_BITS] += count(args, out)
         return out
 
 
 @contextmanager
-def counted_products(
-    model: nn.Module, closed: Callable[[nn.Module], bool]
-) -> Iterator[Counter[nn.Module]]:
+def counted_products(model: nn.Module, closed: Callable[[nn.Module], bool]) -> Iterator[Products]:
     """Count what runs inside by the innermost module that runs; a ``closed`` one hides its parts.
 
     Attention and its layers run step by step, not as the one kernel that torch has for them.
     """
-    found: Counter[nn.Module] = Counter()
+    found: Products = Counter()
     running: list[nn.Module] = []
 
     def enter(module: nn.Module, _: Any) -> None:

@@ -62,8 +62,25 @@ class Risks:
     """Layers behind a GELU or a Hardswish."""
     never_negative: list[str] = field(default_factory=list)
     """Layers that took no value below zero from the example, whatever makes it so."""
+    passed_over: list[str] = field(default_factory=list)
+    """Layers that nobody calls: with the example, or whose weight alone is read."""
     traced: bool = True
     """Whether what stands before and behind layers could be seen."""
+    ran: bool = False
+    """Whether an example ran through the layers."""
+
+    @property
+    def remark(self) -> str:
+        """What could not be looked for."""
+        if self.traced:
+            return ""
+        start = "Its forward cannot be traced: a norm missing behind a layer"
+        if self.ran:
+            return f"{start} was not looked for."
+        return (
+            f"{start}, or a ReLU or GELU before it, was not looked for (example_input= finds the "
+            "latter)."
+        )
 
     def sentences(self, takes_signs: Collection[str]) -> list[str]:
         """Return one sentence per pitfall; a ReLU harms only layers that take signs."""
@@ -86,6 +103,11 @@ class Risks:
                 f"{_subject(folded)} fed by a GELU or a Hardswish, which makes -0 of far negative "
                 "values: their bit is +1, like that of positive ones. Use Hardtanh or PReLU "
                 "instead, or put a norm between."
+            )
+        if self.passed_over:
+            found.append(
+                f"{_subject(self.passed_over)} not called: whatever multiplies with the weight "
+                "itself goes on with real numbers. Leave it out with skip=."
             )
         if self.not_normed:
             found.append(
@@ -143,12 +165,17 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
 def find(model: nn.Module, layers: set[str], example: Any = None) -> Risks:
     """Look for pitfalls around the named layers, which are about to be binary."""
     graph = trace(model)
-    risks = Risks(traced=graph is not None)
-    if example is not None:
+    risks = Risks(traced=graph is not None, ran=example is not None)
+    if risks.ran:
         _look_at(model, layers, example, risks)
     if graph is None:
-        return risks
+        return risks if risks.ran else _look_by_itself(model, layers, risks)
     modules = dict(graph.named_modules())
+    read = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+    called = {node.target for node in graph.graph.nodes if node.op == "call_module"}
+    for name in sorted(layers - called):
+        if f"{name}.weight" in read and name not in risks.passed_over:
+            risks.passed_over.append(name)
     for node in graph.graph.nodes:
         if node.op != "call_module" or node.target not in layers:
             continue
@@ -160,17 +187,42 @@ def find(model: nn.Module, layers: set[str], example: Any = None) -> Risks:
     return risks
 
 
+def _look_by_itself(model: nn.Module, layers: set[str], risks: Risks) -> Risks:
+    """Look at an input that the model proposes; where none works nothing more is known."""
+    seen = Risks(traced=False, ran=True)
+    try:
+        with _attributes_kept(model):
+            _look_at(model, layers, _proposed_input(model), seen)
+    except Exception:  # it was a guess, which may fail in any way
+        return risks
+    return seen
+
+
+def _proposed_input(model: Any) -> dict[str, Tensor]:
+    """Return one sample of what a model of transformers says it takes."""
+    weight = next(model.parameters())
+    if model.main_input_name == "pixel_values":  # its dummy inputs would be words
+        size = getattr(model.config, "image_size", 224)
+        sizes = (size, size) if isinstance(size, int) else size
+        drawn = torch.Generator().manual_seed(0)
+        image = torch.randn(1, model.config.num_channels, *sizes, generator=drawn)
+        return {"pixel_values": image.to(weight)}
+    return {name: batch[:1].to(weight.device) for name, batch in model.dummy_inputs.items()}
+
+
 def _look_at(model: nn.Module, layers: set[str], example: Any, risks: Risks) -> None:
     """Note the layers that see no negative value in a forward, and those right behind a fold."""
     lowest: dict[str, float] = {}
+    called: set[str] = set()
     made: dict[int, Tensor] = {}
 
     def keep(_module: nn.Module, _args: Any, output: Any) -> None:
         made[id(output)] = output
 
     def note(_module: nn.Module, args: Any, kwargs: Any, name: str) -> None:
+        called.add(name)
         x = args[0] if args else kwargs["input"]
-        if x.numel():
+        if x.numel() and x.is_floating_point():  # an embedding takes numbers of words
             lowest[name] = min(lowest.get(name, math.inf), float(x.min()))
         if id(x) in made and name not in risks.folded:
             risks.folded.append(name)
@@ -184,12 +236,14 @@ def _look_at(model: nn.Module, layers: set[str], example: Any, risks: Risks) -> 
         )
         for name in layers
     ]
+    cuda = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
     try:
-        with torch.no_grad(), evaluating(model):
+        with torch.random.fork_rng(sorted(cuda)), torch.no_grad(), evaluating(model):
             call(model, example)
     finally:
         for handle in handles:
             handle.remove()
+    risks.passed_over.extend(sorted(layers - called))
     risks.never_negative.extend(name for name in lowest if lowest[name] >= 0)
 
 

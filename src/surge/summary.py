@@ -17,7 +17,6 @@ from surge.convert import is_quantized
 from surge.cost import FLOAT_BYTES, Cost, Rest, Summary, SummaryRow
 from surge.errors import ConfigError, UnsupportedLayerError, did_you_mean
 from surge.layers import BinaryLayer
-from surge.layers.attention import BinaryAttention
 from surge.layers.elastic import Elastic
 from surge.macs import counted_products
 from surge.patterns import Patterns, as_patterns, matches, require_each_matches
@@ -43,7 +42,8 @@ def summary(
     vectors in fp32. A BatchNorm is two values per channel, and takes over scale and bias of a layer
     whose output it gets directly. What training alone needs (auxiliary paths, schedules) is not
     counted. A packed file has this size, less ``folded_bytes``: slopes and shifts between binary
-    layers that became part of thresholds.
+    layers that became part of thresholds. Values do not matter here: AdaBin's file is one number a
+    layer smaller where the centre of its inputs is exactly 0, as before training.
 
     MACs are those of all products for the whole example, so give it a batch of one. Products that
     belong to no layer of torch, as those of two activations in attention, make a row of the module
@@ -138,6 +138,8 @@ class _Use:
 
     calls: int = 0
     macs: int = 0
+    bit_macs: int = 0
+    """Those of ``macs`` that are products of bits outside of binary layers."""
     elementwise: int = 0
     norms: list[nn.Module] = field(default_factory=list)
     """The BatchNorms that took an output of this layer as it was."""
@@ -151,8 +153,9 @@ def _run(model: nn.Module, units: dict[nn.Module, str], example: Any) -> dict[nn
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         source = _first(args, kwargs)
         output, version, use = made.get(id(source), (None, 0, None))
+        alive = output() if output else None
         # An operation in place keeps the tensor, but not its version.
-        if use and output and source._version == version and output() is source:
+        if use and alive is not None and alive is source and alive._version == version:
             use.norms.append(module)
 
     def after(
@@ -177,18 +180,20 @@ def _run(model: nn.Module, units: dict[nn.Module, str], example: Any) -> dict[nn
     try:
         with (
             torch.random.fork_rng(sorted(cuda)),
+            torch.inference_mode(),  # buffers that were made in it are put back in it only
+            evaluating(model),
             torch.inference_mode(False),
             torch.no_grad(),
-            evaluating(model),
             counted_products(model, _is_closed) as products,
         ):
             call(model, example)
     finally:
         for handle in handles:
             handle.remove()
-    for module, macs in products.items():
+    for (module, in_bits), macs in products.items():
         if not isinstance(module, PRODUCTS):
             uses[module].macs += macs
+            uses[module].bit_macs += macs * in_bits
     return uses
 
 
@@ -222,7 +227,7 @@ def _row(
     seen: set[tuple[int, int]],
 ) -> SummaryRow:
     use = uses[module]
-    bits = _bits(module)
+    bits = module.method.bits if isinstance(module, BinaryLayer) else (REAL, REAL)
     kept = [(key, t, bits[0] if key == "weight" else REAL) for key, t in _kept(module)]
     # A tensor that layers share is stored once, unless they need it in different widths.
     fresh = [(key, t, width) for key, t, width in kept if (id(t), width) not in seen]
@@ -240,11 +245,11 @@ def _row(
         content = 2 * FLOAT_BYTES * cast(_NormBase, module).num_features
     cost = bits[0] * bits[1]
     # Beyond 64 a product of so many bits is dearer than a real one, and computed as such.
-    bops = cost * use.macs if cost <= 64 else 0
+    bops = cost * use.macs if cost <= 64 else use.bit_macs
     return SummaryRow(
         name=name,
         kind=type(module).__name__,
-        bits=bits,
+        bits=(1, 1) if 0 < use.macs == use.bit_macs else bits,
         note=_note(module, use, has_matrix=any(t.dim() > 1 for _, t, _ in kept)),
         binary=sum(count for count, width in weights if width == 1),
         few_bit=sum(count for count, width in weights if 1 < width < REAL),
@@ -253,15 +258,9 @@ def _row(
         scale_bytes=scale_bytes,
         macs=use.macs,
         bops=bops,
-        ops=bops / 64 if cost <= 64 else float(use.macs),
+        ops=bops / 64 + (use.macs - use.bit_macs if cost > 64 else 0),
         elementwise=use.elementwise,
     )
-
-
-def _bits(module: nn.Module) -> tuple[int, int]:
-    if isinstance(module, BinaryAttention):
-        return 1, 1
-    return module.method.bits if isinstance(module, BinaryLayer) else (REAL, REAL)
 
 
 def _bytes(tensor: Tensor, width: int, rest: Rest) -> int:

@@ -1,12 +1,17 @@
 """Edges of compensation that would otherwise go wrong without a word."""
 
+import copy
+import io
+
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.utils.checkpoint import checkpoint
 
 import surge
-from surge.errors import ConfigError, NoLayersMatchedError, SurgeWarning
+from surge.compensation.path import Watch
+from surge.errors import ConfigError, NoLayersMatchedError, SurgeWarning, UnsupportedLayerError
 
 
 class Shared(nn.Module):
@@ -151,3 +156,75 @@ def test_alignment_that_reentrant_checkpointing_hides_is_not_silent():
         assert surge.extra_loss(model) == 0
     checkpoint(model[3], hidden, use_reentrant=False)
     assert surge.extra_loss(model).requires_grad
+
+
+def test_checkpointing_above_a_clamp_takes_the_clamp_along_or_is_refused():
+    example = torch.randn(4, 6)
+
+    def made():
+        torch.manual_seed(0)
+        return compensated("bnn", aux_input="above_clamp", example_input=example)
+
+    def gradients(*parts):
+        model, compensation = made()
+        for k in range(2):
+            h = model[:2](example * (k + 1))
+            for part, again in parts:
+                step = part(model)
+                h = checkpoint(step, h, use_reentrant=False) if again else step(h)
+            (h * (k + torch.arange(3.0))).sum().backward(retain_graph=True)
+        return compensation.parameters()[0].grad
+
+    plain = gradients((lambda m: m[2:], False))
+    assert torch.equal(gradients((lambda m: m[2:], True)), plain)
+    with pytest.raises(UnsupportedLayerError, match="checkpoint both together"):
+        gradients((lambda m: m[2], False), (lambda m: m[3], True))
+
+
+def test_copies_follow_nobody_and_say_so(monkeypatch):
+    monkeypatch.setattr(Watch, "PATIENCE", 5)
+    model, compensation = compensated(every=3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compensation.follow(optimizer)
+
+    def step(model, optimizer):
+        optimizer.zero_grad()
+        model(torch.randn(4, 6)).square().mean().backward()
+        optimizer.step()
+
+    step(model, optimizer)
+    model, compensation, optimizer = copy.deepcopy((model, compensation, optimizer))
+    with pytest.warns(SurgeWarning, match="never updated"):
+        for _ in range(6):
+            step(model, optimizer)
+    before = compensation.scales()
+    compensation.follow(optimizer)
+    step(model, optimizer)
+    assert compensation.steps == 2 and compensation.scales() != before
+    content = io.BytesIO()
+    torch.save((model, compensation), content)
+    content.seek(0)
+    model, compensation = torch.load(content, weights_only=False)
+    compensation.follow(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_weight_that_is_made_anew_in_every_forward_keeps_all_its_norms():
+    scales = []
+    for wrapped in (False, True):
+        torch.manual_seed(0)
+        model, compensation = compensated("bnn")
+        if wrapped:
+            prune.identity(model[3], "weight")
+        for k in range(2):
+            (model(torch.randn(4, 6)) * (k + 1)).square().sum().backward()
+        compensation.step()
+        scales.append(compensation.scales()["3"])
+    assert scales[0] == scales[1]
+
+
+def test_a_model_without_values_or_without_gradients_is_refused():
+    layers = [nn.Linear(4, 4), surge.BinaryLinear(4, 4)]
+    with pytest.raises(ConfigError, match=r'"1" has no values yet \(device meta\)'):
+        surge.compensate_(nn.Sequential(*layers).to("meta"))
+    with torch.inference_mode(), pytest.raises(ConfigError, match="cannot be trained"):
+        surge.compensate_(nn.Sequential(surge.BinaryLinear(4, 4)))

@@ -8,7 +8,8 @@ from surge.models.bert import BertClassifier
 from surge.models.bert_stages import halve_, split_
 from tests.berts import WORDS, tiny_bert
 
-METHODS = ("bit", "bibert", "binarybert", "bnn", "split")
+METHODS = ("bit", "bibert", "binarybert", "bnn", "split", "linears")
+"""The last one has binary linear layers around a real attention."""
 
 
 def some_tokens(count, length, *, seed=1):
@@ -35,6 +36,8 @@ def binary_bert(method, heads=2, size=8, length=12, *, seed=0, layers=2):
         halve_(model)
         surge.binarize_(model, "binarybert", ternary=True)
         split_(model)
+    elif method == "linears":
+        surge.binarize_(model, "bnn")
     else:
         surge.binarize_(model, method, transformer=True)
     torch.manual_seed(seed + 1)

@@ -12,6 +12,7 @@ from surge.errors import ExportError, MissingDependencyError
 from surge.export import to_onnx
 from surge.export.deploy import deployed, is_exact
 from surge.layers import BinaryConv1d, BinaryConv2d, BinaryEmbedding, BinaryLinear
+from surge.layers.hooks import binary_layers
 from surge.method import list_methods
 from surge.models import cnn_digits, resnet20
 from tests.export.packing import assert_close, expected, settle
@@ -163,3 +164,24 @@ def test_missing_package_is_one_sentence(package, monkeypatch, tmp_path):
         MissingDependencyError, match=rf"{package}: pip install 'surge-bnn\[onnx\]'"
     ):
         to_onnx(nn.Linear(3, 3), torch.ones(1, 3), tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("pre", [True, False])
+def test_what_hooks_do_is_exported(images, tmp_path, pre):
+    model = digits("recu", images)
+    (_, layer), *_ = binary_layers(model)
+    if pre:
+        layer.register_forward_pre_hook(lambda _module, args: (-args[0],))
+    else:
+        layer.register_forward_hook(lambda _module, _args, output: 0.5 - output)
+    to_onnx(model, images, tmp_path / "m.onnx")
+    assert_close(run(tmp_path / "m.onnx", images), expected(model, images))
+
+
+def test_a_forward_of_its_own_is_refused_by_name(images, tmp_path):
+    model = digits("recu", images)
+    (name, layer), *_ = binary_layers(model)
+    inner = layer.forward
+    layer.forward = lambda x: -inner(x)
+    with pytest.raises(ExportError, match=f'"{name}" has a forward of its own'):
+        to_onnx(model, images, tmp_path / "m.onnx")

@@ -122,7 +122,8 @@ def test_tokens_of_other_networks_pack_too(engine, tmp_path):
 
 def test_smooth_functions_are_torchs(engine, tmp_path):
     x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([0.0, -0.0, 1e-30, 60.0])])[None]
-    for function in (torch.tanh, nn.functional.gelu, lambda t: (6 * t).softmax(1)):
+    smooth = (torch.tanh, nn.functional.gelu, torch.sigmoid, nn.functional.silu)
+    for function in (*smooth, lambda t: (6 * t).softmax(1)):
         model = Applies(function)
         actual = packed_output(engine, model, x, tmp_path / "m.surge")
         np.testing.assert_allclose(actual, expected(model, x), rtol=0, atol=3e-6)
@@ -135,31 +136,31 @@ def heads(x):
     return x.view(x.shape[0], 6, 2, 4).transpose(1, 2)
 
 
+def attend(x, **options):
+    mixed = nn.functional.scaled_dot_product_attention(*[heads(x)] * 3, **options)
+    return mixed.transpose(1, 2).flatten(2)
+
+
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda x: heads(x) @ heads(x).transpose(2, 3), "do not both have two values"),
         (lambda x: heads(x).mean(2), "for the heads of an attention"),
         (lambda x: heads(x).flatten(2), "joins heads in another order"),
         (lambda x: x @ x.transpose(1, 2), "other than the heads of an attention"),
-        (lambda x: x.transpose(0, 1), "has no operator in the packed format"),
+        (lambda x: x.transpose(0, 1), "moves dimensions"),
+        (lambda x: heads(x)[:, 0], "selects from the heads"),
+        (lambda x: heads(x) * torch.ones(4), "for the heads of an attention"),
+        (lambda x: attend(x, attn_mask=torch.eye(6)), "masks them"),
+        (lambda x: attend(x, is_causal=True), "masks them"),
         (lambda x: heads(x), "returns heads"),
         (lambda x: x.softmax(1), "acts on dimension 1"),
         (lambda x: x.long().float(), "turns real numbers into whole ones"),
-        (lambda x: nn.functional.gelu(x, approximate="tanh"), 'is approximated by "tanh"'),
         (lambda x: nn.functional.layer_norm(x, [6, 8]), "norms dimensions"),
         (lambda x: x[0], "selects from dimension 0"),
     ],
 )
 def test_what_no_operator_can_do_is_refused(tmp_path, function, words):
     assert words in refusal(Applies(function), HEADS, tmp_path / "m.surge")
-
-
-def test_float_attention_is_refused_by_operator_and_module(tmp_path):
-    model = tiny_bert()
-    surge.binarize_(model, "bnn")
-    with pytest.raises(ExportError, match=r"scaled_dot_product_attention.*layer\.0\.attention"):
-        pack(model, tokens(), tmp_path / "m.surge")
 
 
 def test_ternary_stage_is_refused_by_name(tmp_path):

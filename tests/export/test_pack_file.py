@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 from safetensors.numpy import load_file
 from torch import nn
@@ -16,6 +17,7 @@ from surge.errors import ConfigError
 from surge.export import pack
 from surge.models import build_model
 from surge.summary import summary
+from tests.export.packing import assert_close, expected
 from tests.nets import binarized, cnn
 
 METHODS = ("bnn", "recu", "bireal", "reactnet", "irnet", "xnor", "dorefa")
@@ -150,3 +152,29 @@ def test_pixels_that_are_no_bytes_stay_real_numbers(engine, tmp_path, scale):
     pack(model, x, tmp_path / "m.surge", rest="int8", preprocessing=known)
     found = torch.as_tensor(engine.load(tmp_path / "m.surge")(x.numpy()))
     assert (found - model(x)).norm() < 0.03 * model(x).norm()
+
+
+class Tied(nn.Module):
+    """A table whose rows the last layer multiplies with, too; and a turned copy of a weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm = nn.Embedding(20, 8), nn.LayerNorm(8)
+        self.body, self.out = surge.BinaryLinear(8, 8, method="bnn"), nn.Linear(8, 20, bias=False)
+        self.out.weight = self.table.weight
+        self.square = nn.Linear(20, 20)
+
+    def forward(self, words):
+        y = self.square(self.out(self.norm(self.body(self.table(words)))))
+        return F.linear(y, self.square.weight.T)
+
+
+@pytest.mark.parametrize(("rest", "width"), [("fp32", 4), ("fp16", 2)])
+def test_tied_weights_are_stored_once(engine, tmp_path, rest, width):
+    torch.manual_seed(0)
+    model, words = Tied().eval(), torch.randint(20, (3, 5))
+    packed = pack(model, words, tmp_path / "m.surge", rest=rest)
+    turned = model.square.weight.numel() * width
+    assert packed.tensor_bytes == surge.summary(model, words, rest=rest).bytes + turned
+    if rest == "fp32":
+        assert_close(engine.load(tmp_path / "m.surge").run(words.numpy()), expected(model, words))

@@ -28,14 +28,40 @@ FUNCTIONS = {
     "softmax of a sum with one channel": lambda x: _softmax(F.max_pool2d(x, (6, 1))),
     "reshape": lambda x: x.reshape(x.shape[0], -1),
     "all of it": lambda x: x[:, :],
+    "rows as one": lambda x: x.flatten(2),
+    "rows as one and again as several": lambda x: x.flatten(2).relu().unflatten(2, (3, 12)),
+    "a single column, dropped": lambda x: F.max_pool2d(x, (1, 6)).squeeze(3),
+    "channels last, normed, mixed, and first again": lambda x: _channels_last(x),
+    "channels last, flattened": lambda x: x.permute(0, 2, 3, 1).flatten(1),
+    "channels last, rows as one": lambda x: x.permute(0, 2, 3, 1).reshape(x.shape[0], -1, 4),
+    "channels last, averaged": lambda x: x.permute(0, 2, 3, 1).mean((1, 2)),
+    "all but some": lambda x: x[:, :, 1:, 2:-1],
+    "some channels": lambda x: x[:, 1:3],
+    "channels in another order": lambda x: torch.cat(x.chunk(2, 1)[::-1], 1),
+    "unequal parts": lambda x: x.split([3, 1], 1)[0] * x.split([3, 1], 1)[1],
+    "mean of tokens": lambda x: x.flatten(2).transpose(1, 2).mean(1),
+    "all but the first token": lambda x: x.flatten(2).transpose(1, 2)[:, 1:].mean(1),
+    "size of every channel": lambda x: x / (x.norm(dim=(2, 3), keepdim=True) + 1),
+    "norm of a sample": lambda x: F.group_norm(x, 1, VECTOR[:, 0, 0], eps=0.1),
+    "sigmoid": torch.sigmoid,
+    "silu": F.silu,
+    "silu in place": lambda x: F.silu(x + 1, inplace=True),
+    "hard sigmoid": lambda x: F.hardsigmoid(4 * x),
+    "hard swish": lambda x: F.hardswish(4 * x),
+    "gelu by tanh": lambda x: F.gelu(3 * x, approximate="tanh"),
+    "gate of every channel": lambda x: x * x.mean((2, 3), keepdim=True).sigmoid(),
+    "clamp on one side": lambda x: x.clamp(min=0.3) + x.clamp(max=0.1),
     "no pad": lambda x: F.pad(x, (0, 0, 0, 0, 1, 2)),
     "zeros around": lambda x: F.pad(x, (2, 2, 1, 1)),
+    "zeros on one side": lambda x: F.pad(x, (0, 1, 2, 0)),
+    "zeros before, less behind": lambda x: F.pad(x, (2, -3, -1, 1)),
     "zeros around, divided": lambda x: F.pad(x + 1, (1, 1)) / 4,
     "dropout": lambda x: F.dropout(x, training=False),
     "dropout-in-place": lambda x: F.dropout(x + 1, training=False, inplace=True),
     "dropout-of-channels-in-place": lambda x: F.dropout2d(x + 1, training=False, inplace=True),
     "average without the border": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
     "average with the border": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "average of all, with a ceiling": lambda x: F.avg_pool2d(x, 9, ceil_mode=True),
     "average by a divisor": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
     "adaptive average": lambda x: F.adaptive_avg_pool2d(x, 2),
     "divided average of one": lambda x: F.adaptive_avg_pool2d(x, 6) / 1.5,
@@ -55,6 +81,14 @@ FUNCTIONS = {
     "pool of the input": lambda x: F.max_pool2d(x, 2) + 1,
     "changed in place, read by its other names": lambda x: _in_place(2 * x),
 }
+
+
+MIXER = torch.linspace(-1, 1, 20).view(5, 4).sin()
+
+
+def _channels_last(x):
+    y = F.layer_norm(x.permute(0, 2, 3, 1), [4], VECTOR[:, 0, 0])
+    return F.gelu(F.linear(y, MIXER)).permute(0, 3, 1, 2)
 
 
 def _in_place(y):

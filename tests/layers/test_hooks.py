@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+import surge
 from surge.errors import ConfigError
 from surge.layers import BinaryLinear
 from surge.layers.hooks import binary_layers, extra_loss, on_epoch, on_step
@@ -81,3 +82,17 @@ def test_a_loss_of_the_inputs_that_reentrant_checkpointing_hides_is_refused():
         extra_loss(layer)
     checkpoint(layer, x, use_reentrant=False)
     assert extra_loss(layer).requires_grad
+
+
+@pytest.mark.parametrize("method", surge.list_methods())
+def test_schedules_end_where_training_goes_on(method):
+    torch.manual_seed(0)
+    layer = BinaryLinear(8, 4, method=method)
+    on_epoch(layer, 9, 5)
+    assert layer(torch.randn(4, 8)).isfinite().all()
+
+
+@pytest.mark.parametrize(("epoch", "epochs"), [(0, 0), (-1, 5)])
+def test_epochs_that_cannot_be_are_refused(epoch, epochs):
+    with pytest.raises(ConfigError, match="epochs count from 0"):
+        on_epoch(BinaryLinear(4, 4, method="recu"), epoch, epochs)

@@ -1,6 +1,7 @@
 """Small files that together use every operator of the format."""
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import surge
@@ -37,6 +38,29 @@ def sequences(method):
     return settle(binarized(nn.Sequential(*layers), method), torch.randn(4, 3, 6))
 
 
+class Tokens(nn.Module):
+    """Patches of an image, a first token, an attention of real numbers, gates."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(2, 12, 4, 4)
+        self.first = nn.Parameter(torch.randn(1, 1, 12))
+        self.inner = nn.MultiheadAttention(12, 2, batch_first=True)
+        self.middle, self.out = nn.Linear(12, 20), nn.Linear(20, 3)
+
+    def forward(self, x):
+        x = F.pad(x, (1, -1, -2, 2)) * x.mean((2, 3), keepdim=True).sigmoid()
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], dim=1)
+        x = x + self.inner(x, x, x, need_weights=False)[0]
+        return self.out(F.hardtanh(self.middle(x[:, 1:]).mean(1)))
+
+
+def patches(method):
+    torch.manual_seed(0)
+    return binarized(Tokens(), method).eval()
+
+
 def write_seeds(folder):
     """Write the files and return their paths."""
     picture, row = torch.zeros(1, 2, 8, 8), torch.zeros(1, 3, 6)
@@ -46,6 +70,7 @@ def write_seeds(folder):
         "xnor": (images("xnor"), picture, {}),
         "few-bits": (images("dorefa", weight_bits=3, input_bits=2), picture, {}),
         **{method: (images(method), picture, {}) for method in CENTRED},
+        "patches": (patches("reactnet"), picture, {"rest": "int8"}),
         "sequences": (sequences("tbn"), row, {}),
         "cnn": (cnn("bnn").eval(), torch.zeros(1, 2, 6, 6), {}),
     }

@@ -57,6 +57,7 @@ def compensate_(
     """
     options = _options(eta=eta, auxiliary=auxiliary, scope=scope, **more)
     _refuse_wrappers(model)
+    _refuse_without_values(model)
     patterns = None if only is None else as_patterns(only, "only"), as_patterns(skip, "skip")
     needs_clipped = options.scope == "clipped" or options.dose == "clipped_share"
     chosen, skipped = _choose(model, *patterns, clipped=needs_clipped)
@@ -140,6 +141,19 @@ def _refuse_wrappers(model: nn.Module) -> None:
             raise UnsupportedLayerError(
                 "compensate_ does not support FSDP, which shards the auxiliary weights; binary "
                 "networks are small: use DistributedDataParallel."
+            )
+
+
+def _refuse_without_values(model: nn.Module) -> None:
+    if torch.is_inference_mode_enabled():
+        raise ConfigError(
+            "compensate_ runs inside torch.inference_mode(), whose tensors cannot be trained."
+        )
+    for name, layer in binary_layers(model):
+        if layer.weight.is_meta:
+            raise ConfigError(
+                f'compensate_: the weight of "{name}" has no values yet (device meta); load or '
+                "initialise the model first."
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from surge.compensation.dry_run import RecordingHardtanh
+from surge.compensation.dry_run import RecordingHardtanh, in_backward
 from surge.compensation.dual_path import inject, tap, tap_whole
 from surge.compensation.noise import Source
 from surge.compensation.options import Kind, PathOptions
@@ -255,7 +255,13 @@ class AuxiliaryPath(Path):
         return (x > low) & (x < high)  # as its backward has it: not at the bounds
 
     def _preactivation(self) -> Tensor:
-        return cast(Tensor, self.clamp[0].preactivation)
+        (clamp,) = self.clamp
+        if in_backward() and not clamp.repeated:
+            raise UnsupportedLayerError(
+                'aux_input="above_clamp" needs the input of the clamp before the layer, which '
+                "activation checkpointing has not computed again; checkpoint both together."
+            )
+        return cast(Tensor, clamp.preactivation)
 
     def _check(self, layer: BinaryLayer) -> None:
         if getattr(layer, "_is_replica", False):
@@ -268,7 +274,8 @@ class AuxiliaryPath(Path):
         self.forwards += 1
         if self.watch is not None:
             self.watch.heed(self.forwards)
-        if layer.weight.requires_grad and layer.weight.grad is None and not _in_backward():
+        known = layer.weight.requires_grad and layer.weight.is_leaf
+        if known and layer.weight.grad is None and not in_backward():
             self.reset_probes()  # gradients were thrown away, by whatever means: so are their norms
 
 
@@ -352,11 +359,6 @@ def redraw(source: Tensor, shape: torch.Size, generator: torch.Generator) -> Ten
         chosen = torch.randint(values.numel(), (wanted,), generator=generator)
     drawn = values[chosen].view(shape)
     return torch.empty_like(source).copy_(drawn) if shape == source.shape else drawn.to(source)
-
-
-def _in_backward() -> bool:
-    """Return whether a backward is under way, which runs checkpointed layers again."""
-    return torch._C._current_graph_task_id() != -1
 
 
 PATHS: dict[Kind, type[AuxiliaryPath]] = {

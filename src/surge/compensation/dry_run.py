@@ -11,14 +11,21 @@ from torch import Tensor, nn
 from surge.layers.base import BinaryLayer
 
 
+def in_backward() -> bool:
+    """Return whether a backward is under way; compiled code is traced in none."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 class RecordingHardtanh(nn.Hardtanh):
     """A Hardtanh that keeps its last input, for paths that inject above it."""
 
     preactivation: Tensor | None = None
+    repeated = False
+    """Whether that was in a backward, which runs checkpointed modules again."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Clamp, and remember what was clamped."""
-        self.preactivation = x
+        self.preactivation, self.repeated = x, in_backward()
         return super().forward(x)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -33,6 +33,10 @@ class Compensation:
         self.steps = 0
         self._followed: torch.optim.Optimizer | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Let copies follow nobody: torch leaves the hooks of an optimizer out of its copies."""
+        return {**self.__dict__, "_followed": None}
+
     def parameters(self) -> list[nn.Parameter]:
         """Return the auxiliary weights."""
         return [p for path in self.paths.values() for p in path.parameters()]

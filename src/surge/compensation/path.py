@@ -22,6 +22,10 @@ class Watch:
         """Begin with no scale renewed."""
         self.settled = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Let a copy begin anew: it follows no optimizer yet."""
+        return {"settled": False}
+
     def heed(self, forwards: int) -> None:
         """Warn if a layer has run so often and nothing was renewed."""
         if not self.settled and forwards >= self.PATIENCE:

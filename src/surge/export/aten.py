@@ -30,9 +30,14 @@ def handles(*targets: str) -> Callable[[Handler], Handler]:
     return register
 
 
+def as_list(value: Any) -> list[int]:
+    """Return a number, or several, as a list."""
+    return list(value) if isinstance(value, list | tuple) else [int(value)]
+
+
 def pair(value: Any) -> list[int]:
     """Return two whole numbers, however torch abbreviates them."""
-    numbers = [int(item) for item in value] if isinstance(value, list | tuple) else [int(value)]
+    numbers = [int(item) for item in as_list(value)]
     return numbers * 2 if len(numbers) == 1 else numbers
 
 
@@ -183,50 +188,6 @@ def _ternary(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 @handles("aten.sqrt.default")
 def _sqrt(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "square_root", [a[0]])
-
-
-@handles("aten.relu.default", "aten.relu_.default")
-def _relu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    low.emit(node, "affine", [a[0]], activation=Activation("relu"), arithmetic=[F.relu])
-
-
-@handles(
-    "aten.hardtanh.default",
-    "aten.hardtanh_.default",
-    "aten.clamp.default",
-    "aten.clamp_.default",
-    "aten.relu6.default",
-)
-def _clamp(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    lower, upper = (0, 6) if "relu6" in str(node.target) else a[1:3]
-    if lower is None or upper is None:
-        low.refuse(node, "clamps on one side only")
-    # A file has no infinities, and no finite number lies beyond these.
-    largest = torch.finfo(torch.float32).max
-    limits = {"low": max(float(lower), -largest), "high": min(float(upper), largest)}
-    limits["low"] = min(limits.values())  # torch takes the upper one where they are crossed
-
-    def arithmetic(t: Tensor) -> Tensor:
-        return t.clamp(limits["low"], limits["high"])
-
-    low.emit(
-        node, "affine", [a[0]], activation=Activation("clamp", limits), arithmetic=[arithmetic]
-    )
-
-
-@handles("aten.prelu.default", "aten.leaky_relu.default")
-def _prelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    constant = low.constant(a[1])
-    slope = torch.as_tensor(constant, dtype=torch.float32).detach().cpu()
-    slope = slope if isinstance(constant, int | float) else slope.reshape(-1)
-    sequence = len(low.shape(a[0])) == 3 and slope.numel() > 1
-    source = low.as_sequence(node, a[0]) if sequence else low.value(a[0])
-    activation = Activation("prelu", vectors={"slope": slope})
-
-    def arithmetic(t: Tensor) -> Tensor:
-        return F.prelu(t, slope.reshape(-1))
-
-    low.emit(node, "affine", [source], activation=activation, arithmetic=[arithmetic])
 
 
 SIGNS = (

@@ -4,6 +4,7 @@ Heads ``[N, heads, tokens, size]`` are no values of their own: they are rows of 
 in another order, and only signs and products may look at them like that.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, fx
 
 from surge.export.aten import SIGNS, handles
+from surge.export.aten_activations import ACTIVATIONS
+from surge.export.fxnodes import refusal
 from surge.export.graph import Activation, Node
 from surge.layers.elastic import FLOOR, elastic_unsigned
 
@@ -21,34 +24,52 @@ ELASTIC = ("surge.elastic_signed.default", "surge.elastic_unsigned.default")
 BOOLEAN = "surge.bool_clipped.default"
 MATMUL = ("aten.matmul.default", "surge.two_level_product.default")
 MOVES = ("aten.transpose.int", "aten.permute.default")
-VIEWS = ("aten.view.default", "aten.reshape.default", "aten.flatten.using_ints")
+VIEWS = (
+    "aten.view.default",
+    "aten.reshape.default",
+    "aten.flatten.using_ints",
+    "aten.unflatten.int",
+)
 COPIES = ("aten.alias.default", "aten.clone.default", "aten.contiguous.default")
 KEPT = (*COPIES, "aten.detach.default", "aten.dropout.default", "aten.to.dtype")
-HEADED = {*SIGNS, *ELASTIC, *MATMUL, *MOVES, *VIEWS, *KEPT}
+SCALES = ("aten.mul.Tensor", "aten.div.Tensor")
+SDPA = "aten.scaled_dot_product_attention.default"
+TAKEN = ("aten.unbind.int", "aten.select.int", "<built-in function getitem>")
+HEADED = {SDPA, *TAKEN, *SIGNS, *ELASTIC, *MATMUL, *MOVES, *VIEWS, *KEPT}
 """Operators that may look at heads."""
 STACKED = {
-    *HEADED - {*MOVES, *VIEWS},
+    *HEADED,
+    *ACTIVATIONS,
+    *SCALES,
     BOOLEAN,
     "aten.add.Tensor",
     "aten.sub.Tensor",
-    "aten.mul.Tensor",
-    "aten.div.Tensor",
     "aten.eq.Scalar",
-    "aten.relu.default",
-    "aten.clamp.default",
+    "aten.layer_norm.default",
+    "aten.linalg_vector_norm.default",
+    "aten.linear.default",
+    "aten.mean.dim",
+    "aten.slice.Tensor",
     "aten.softmax.int",
     "aten.unsqueeze.default",
     "surge.round_levels.default",
+    "surge_export.binary_product.default",
+    "surge_export.real_product.default",
 }
 """Operators for which four dimensions need not be those of an image."""
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Rows of tokens as heads: how many, and the order of (h)eads, (t)okens and their (s)ize."""
+    """Rows of tokens as heads.
+
+    How many, the order of samples (n), (h)eads, (t)okens and their (s)ize; and of (p)arts, if
+    queries, keys and values are still side by side.
+    """
 
     count: int
     order: str
+    parts: int = 1
 
 
 def check_layout(low: "Lowering", node: fx.Node, arguments: list[Any]) -> None:
@@ -57,7 +78,10 @@ def check_layout(low: "Lowering", node: fx.Node, arguments: list[Any]) -> None:
     for item in arguments:
         if not low.is_value(item):
             continue
-        if item.name in low.heads and target not in HEADED:
+        by_number = target in SCALES and all(
+            other is item or isinstance(other, int | float) for other in arguments
+        )
+        if item.name in low.heads and target not in HEADED and not by_number:
             low.refuse(node, "has no operator in the packed format for the heads of an attention")
         if low.value(item) in low.stacks and target not in STACKED:
             low.refuse(node, "has no operator in the packed format for a stack of matrices")
@@ -67,15 +91,33 @@ def as_heads(low: "Lowering", node: fx.Node, x: fx.Node, after: tuple[int, ...])
     """Split features into heads, or join them again; return whether a reshape does that."""
     known, base = low.heads.get(x.name), low.shape(x)
     if known is not None:
-        if known.order != "ths" or after != base:
+        if known.order != "nths" or after != base:
             low.refuse(node, f"joins heads in another order than tokens, heads; to {after}")
         low.alias[node.name] = low.value(x)
         return True
-    splits = len(base) == 3 and len(after) == 4 and after[:2] == base[:2]
-    if not splits or low.value(x) in low.sequences or after[2] * after[3] != base[2]:
+    splits = len(base) == 3 and len(after) in (4, 5) and after[:2] == base[:2]
+    if not splits or low.value(x) in low.sequences or math.prod(after[2:]) != base[2]:
         return False
     low.alias[node.name] = low.value(x)
-    low.heads[node.name] = Heads(after[2], "ths")
+    parts = after[2] if len(after) == 5 else 1
+    low.heads[node.name] = Heads(after[-2], "nths" if len(after) == 4 else "ntphs", parts)
+    return True
+
+
+def select_part(low: "Lowering", node: fx.Node, x: fx.Node, axis: int, index: int) -> bool:
+    """Take queries, keys or values of what has them side by side; return whether it does."""
+    known = low.heads.get(x.name)
+    if known is None:
+        return False
+    order = known.order
+    if order[axis] != "p":
+        low.refuse(node, "selects from the heads of an attention")
+    batch, tokens, features = low.shape(x)
+    size, index = features // known.parts, index % known.parts
+    heads = Heads(known.count, order.replace("p", ""))
+    low.define_heads(node, heads, (batch, tokens, size))
+    sides = {"before": -index * size, "after": (index + 1 - known.parts) * size}
+    low.append(node, "pad_channels", [low.value(x)], numbers=sides)
     return True
 
 
@@ -93,14 +135,18 @@ def _move(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         value = low.value(a[0])
         low.rename(node, value, channels_first=value not in low.sequences)
         return
+    if known is None and axes in ([0, 2, 3, 1], [0, 3, 1, 2]):
+        value, last = low.value(a[0]), axes[1] == 3
+        if (value in low.stacks) == last:
+            # The channels of an image are last in the engine, whatever torch calls them.
+            low.rename(node, value, channels_first=last)
+            return
     if known is None:
-        low.refuse(node, "has no operator in the packed format")
+        low.refuse(node, "moves dimensions in a way that the packed format has no operator for")
     assert known is not None
-    order = "".join(f"n{known.order}"[axis] for axis in axes)
-    if order not in ("nths", "nhts", "nhst"):
-        low.refuse(node, f"moves the dimensions of heads to {order}")
     low.alias[node.name] = low.value(a[0])
-    low.heads[node.name] = Heads(known.count, order[1:])
+    order = "".join(known.order[axis] for axis in axes)
+    low.heads[node.name] = Heads(known.count, order, known.parts)
 
 
 @handles("surge.elastic_signed.default")
@@ -155,8 +201,8 @@ class Factor:
     scale: float
 
 
-def _factor(low: "Lowering", node: fx.Node, x: fx.Node) -> Factor:
-    """Return a value with two levels as bits and a scale, or refuse."""
+def _factor(low: "Lowering", node: fx.Node, x: fx.Node) -> Factor | None:
+    """Return a value with two levels as bits and a scale; None if it is another."""
     value, scale = low.value(x), torch.ones((), dtype=torch.float64)
     made = low.producer(value)
     while made is not None and made.only_scales:
@@ -167,20 +213,17 @@ def _factor(low: "Lowering", node: fx.Node, x: fx.Node) -> Factor:
     if made is not None and made.only_activates and made.activation == Activation("sign"):
         return Factor(made.inputs[0], False, float(scale))
     if made is not None and made.op == "round" and made.numbers["levels"] == 1:
-        value = _halves(low, node, made)
-        made = low.producer(value)
-    if made is None or made.op != "above":
-        low.refuse(node, "multiplies two computed tensors that do not both have two values")
-    return Factor(value, True, float(scale))
+        halves = _halves(low, node, made)
+        return None if halves is None else Factor(halves, True, float(scale))
+    return Factor(value, True, float(scale)) if made is not None and made.op == "above" else None
 
 
-def _halves(low: "Lowering", node: fx.Node, rounded: Node) -> str:
+def _halves(low: "Lowering", node: fx.Node, rounded: Node) -> str | None:
     """Return ``round(clamp(x, 0, 1))`` as a comparison with 1/2, which goes to 0."""
     limits = low.producer(rounded.inputs[0])
     unit = Activation("clamp", {"low": 0.0, "high": 1.0})
     if limits is None or not limits.only_activates or limits.activation != unit:
-        low.refuse(node, "rounds numbers that may be other than 0 and 1")
-    assert limits is not None
+        return None
     return low.emit_inner(node, "above", [limits.inputs[0]], numbers={"limit": 0.5})
 
 
@@ -190,18 +233,63 @@ def _matmul(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     if not low.is_value(left) or not low.is_value(right):
         low.refuse(node, "multiplies with a constant; the packed format has linear layers for that")
     first, second = (low.heads.get(item.name) for item in (left, right))
-    scores = first is not None and first.order == "hts" and second == Heads(first.count, "hst")
-    mixes = low.value(left) in low.stacks and second is not None and second.order == "hts"
+    scores = first is not None and first.order == "nhts" and second == Heads(first.count, "nhst")
+    mixes = low.value(left) in low.stacks and second is not None and second.order == "nhts"
     if not scores and not mixes:
         low.refuse(node, "multiplies two computed tensors other than the heads of an attention")
-    one, other = _factor(low, node, left), _factor(low, node, right)
-    if other.unit:
-        low.refuse(node, "has a second factor that is not +-1")
     assert second is not None
     if scores:
         low.stacks.add(low.define(node))
     else:
-        low.define_heads(node, Heads(second.count, "hts"), low.shape(right))
-    numbers = {"heads": second.count, "transposed": int(scores), "unit": int(one.unit)}
+        shape = (*low.shape(left)[::2], low.shape(right)[2])
+        low.define_heads(node, Heads(second.count, "nhts"), shape)
+    numbers = {"heads": second.count, "transposed": int(scores)}
+    one, other = _factor(low, node, left), _factor(low, node, right)
+    if one is None or other is None or other.unit:
+        low.append(node, "matmul", [low.value(left), low.value(right)], numbers=numbers)
+        return
     scale = None if one.scale * other.scale == 1 else torch.tensor(one.scale * other.scale)
+    numbers["unit"] = int(one.unit)
     low.append(node, "binary_matmul", [one.value, other.value], numbers=numbers, scale=scale)
+
+
+@handles(SDPA)
+def _attention(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    *parts, mask, dropped, causal, scale, grouped = a
+    heads = low.heads.get(parts[0].name)
+    alike = all(low.heads.get(part.name) == heads for part in parts)
+    if heads is None or heads.order != "nhts" or not alike or grouped:
+        raise refusal(node, "has other inputs than three values seen as heads")
+    count = heads.count
+    queries, keys, values = (low.shape(part) for part in parts)
+    masked = low.is_value(mask) and mask.meta["val"].is_floating_point()
+    hides = low.shape(mask) != (queries[0], 1, 1, keys[1]) if masked else not _is_open(low, mask)
+    if dropped or causal or hides:
+        low.refuse(node, "drops scores, or masks them other than by a number added per key")
+    if scale is None:
+        scale = (queries[2] // count) ** -0.5
+    sides = [low.value(part) for part in parts]
+    scores = low.inner(node, (queries[0], count, queries[1], keys[1]))
+    low.stacks.add(scores)
+    low.append(
+        node,
+        "matmul",
+        sides[:2],
+        output=scores,
+        numbers={"heads": count, "transposed": 1},
+        scale=torch.tensor(float(scale)),
+    )
+    terms = [low.value(mask)] if masked else []
+    shares = low.emit_inner(node, "softmax", [scores, *terms])
+    low.define_heads(node, heads, (*queries[:2], values[2]))
+    low.append(node, "matmul", [shares, sides[2]], numbers={"heads": count, "transposed": 0})
+
+
+def _is_open(low: "Lowering", mask: Any) -> bool:
+    """Return whether a mask, known now, hides nothing."""
+    if mask is None:
+        return True
+    if low.is_value(mask):
+        return False
+    known: Tensor = low.constant(mask)
+    return bool(known.all() if known.dtype == torch.bool else (known == 0).all())

@@ -49,7 +49,7 @@ def _convolution(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 def _linear(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, weight, bias = a
     _check_real(low, node, x)
-    if low.is_value(weight) or len(low.shape(x)) == 4:
+    if low.is_value(weight) or low.is_image(x):
         low.refuse(node, "multiplies two computed tensors, or acts on the columns of images")
     kernel: Tensor = low.constant(weight).detach().float().cpu()[:, :, None, None]
     vector = None if bias is None else low.constant(bias).detach().float().cpu()
@@ -73,7 +73,7 @@ def _layer_geometry(
     """Return the input of a layer in the layout it needs, its window, and its kernel's shape."""
     _check_real(low, node, x)
     if shape.kind == "linear":
-        if len(low.shape(x)) == 4:
+        if low.is_image(x):
             low.refuse(node, "acts on the columns of images")
         return low.as_rows(node, x), _pointwise(), (1, 1)
     flat = len(shape.kernel_size) == 1

@@ -1,137 +1,20 @@
-"""The torch operators that move or pool values: pools, pads, slices, reshapes."""
+"""The torch operators that move values: reshapes, pads, slices, joins."""
 
+import math
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
-from surge.export.aten import MOST, handles, pair, window
-from surge.export.aten_attention import as_heads
+from surge.export.aten import as_list, handles
+from surge.export.aten_attention import VIEWS, as_heads, select_part
+from surge.export.fxnodes import normal_arguments
 
 if TYPE_CHECKING:
     from surge.export.lower import Lowering
 
 END = 2**62
 """Torch writes "to the end" as a number near 2^63."""
-
-
-def _images(low: "Lowering", node: fx.Node, x: Any) -> tuple[int, ...]:
-    shape = low.shape(x)
-    if len(shape) != 4:
-        low.refuse(node, f"needs images, but gets a tensor of shape {shape}, batch included")
-    return shape
-
-
-def _pooled(low: "Lowering", node: fx.Node, x: Any) -> tuple[str, bool]:
-    """Return the input of a pool in the layout it needs, and whether it is a sequence."""
-    flat = "pool1d" in str(node.target)
-    if flat and len(low.shape(x)) == 3:
-        return low.as_sequence(node, x), True
-    _images(low, node, x)
-    return low.value(x), False
-
-
-@handles("aten.max_pool2d.default", "aten.max_pool1d.default")
-def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, kernel, stride, padding, dilation, ceil_mode = a
-    source, flat = _pooled(low, node, x)
-    numbers = window(as_list(kernel), stride or kernel, padding, dilation, flat=flat)
-    _check_ceiling(low, node, numbers, ceil_mode, low.shape(x)[2:])
-    if max(numbers["dilation"]) > 1 and any(numbers["padding"]):
-        low.refuse(node, "has both dilation and padding")
-    low.emit(node, "max_pool", [source], numbers=numbers)
-
-
-def as_list(value: Any) -> list[int]:
-    """Return a number, or several, as a list."""
-    return list(value) if isinstance(value, list | tuple) else [int(value)]
-
-
-@handles("aten.avg_pool2d.default", "aten.avg_pool1d.default")
-def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, kernel, stride, padding, ceil_mode, include_pad, divisor = [*a, None][:7]
-    source, flat = _pooled(low, node, x)
-    numbers = window(as_list(kernel), stride or kernel, padding, 1, flat=flat)
-    size = numbers["kernel"]
-    _check_ceiling(low, node, numbers, ceil_mode, low.shape(x)[2:])
-    if divisor is not None and not 1 <= divisor <= MOST:
-        low.refuse(node, f"divides by {divisor}; accepted are 1 to {MOST}")
-    if divisor is not None:
-        numbers["divisor"] = int(divisor)
-    elif include_pad or not any(numbers["padding"]):
-        numbers["divisor"] = size[0] * size[1]
-    low.emit(node, "avg_pool", [source], numbers=numbers)
-
-
-def _check_ceiling(
-    low: "Lowering",
-    node: fx.Node,
-    numbers: dict[str, Any],
-    ceil_mode: bool,
-    sizes: tuple[int, ...],
-) -> None:
-    """Refuse windows that hang over the edge; a ceiling that changes nothing is fine."""
-    made = node.meta["val"].shape[2:] if ceil_mode else ()
-    for axis, size, wanted in zip((0, 1)[-len(sizes) :], sizes, made, strict=False):
-        span = numbers["dilation"][axis] * (numbers["kernel"][axis] - 1) + 1
-        room = size + 2 * numbers["padding"][axis] - span
-        if room // numbers["stride"][axis] + 1 != wanted:
-            low.refuse(node, "has windows over the edge (ceil_mode=True)")
-
-
-def _pool_all(low: "Lowering", node: fx.Node, x: Any, size: list[int]) -> None:
-    numbers = {"kernel": size, "stride": size, "padding": [0, 0], "dilation": [1, 1]}
-    low.emit(node, "avg_pool", [x], numbers=numbers | {"divisor": size[0] * size[1]})
-
-
-@handles("aten.adaptive_avg_pool2d.default")
-def _adaptive(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    shape = _images(low, node, a[0])
-    wanted = pair(a[1])
-    if any(size % target for size, target in zip(shape[2:], wanted, strict=True)):
-        low.refuse(node, f"pools {shape[2:]} to {wanted} with windows of different sizes")
-    _pool_all(low, node, a[0], [s // t for s, t in zip(shape[2:], wanted, strict=True)])
-
-
-@handles("aten.adaptive_avg_pool1d.default")
-def _adaptive_flat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    source, _ = _pooled(low, node, a[0])
-    length, wanted = low.shape(a[0])[2], as_list(a[1])[0]
-    if length % wanted:
-        low.refuse(node, f"pools {length} to {wanted} with windows of different sizes")
-    _pool_all(low, node, source, [1, length // wanted])
-
-
-@handles("aten.mean.dim")
-def _mean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, dims, keep, _ = a
-    shape = low.shape(x)
-    axes = sorted(int(d) % len(shape) for d in dims or range(len(shape)))
-    if axes == [low.channel_axis(low.value(x))] and keep:
-        low.emit(node, "channel_mean", [x])
-    elif axes == list(range(1, len(shape))) and keep:
-        low.emit(node, "sample_mean", [x])
-    elif len(shape) == 3 and axes == [2]:
-        _pool_all(low, node, low.as_sequence(node, x), [1, shape[2]])
-    elif len(shape) == 4 and axes == [2, 3]:
-        _pool_all(low, node, x, [shape[2], shape[3]])
-    else:
-        low.refuse(node, f"averages dimensions {axes} of a tensor of shape {shape}")
-
-
-@handles("aten.var.correction", "aten.var.dim")
-def _variance(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, dims, correction, keep = a  # of var.dim: whether it is unbiased
-    shape = low.shape(x)
-    axes = sorted(int(d) % len(shape) for d in dims or range(len(shape)))
-    correction = 1 if correction is None else int(correction)
-    if axes != list(range(1, len(shape))) or not keep or correction not in (0, 1):
-        low.refuse(node, f"measures dimensions {axes} of a tensor of shape {shape}")
-    low.emit(node, "sample_variance", [x], numbers={"correction": correction})
-
-
-@handles("aten.abs.default")
-def _abs(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    low.emit(node, "absolute", [a[0]])
 
 
 def _stored(shape: tuple[int, ...], *, channels_first: bool) -> tuple[int, ...]:
@@ -169,6 +52,8 @@ def _squeeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 @handles("aten.select.int")
 def _select(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     x, axis, index = a
+    if select_part(low, node, x, axis, index):
+        return
     shape = low.shape(x)
     axis = axis % len(shape)
     if axis == 0 or (len(shape) != 3 and shape[axis] != 1):
@@ -180,7 +65,7 @@ def _select(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "select", [source], numbers={"index": int(index) % shape[axis]})
 
 
-@handles("aten.flatten.using_ints", "aten.view.default", "aten.reshape.default")
+@handles(*VIEWS)
 def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     before = low.shape(a[0])
     after = tuple(int(size) for size in node.meta["val"].shape)
@@ -190,10 +75,50 @@ def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         low.alias[node.name] = low.value(a[0])
     elif len(after) == 2 and after[0] == before[0]:
         # Images have their channels first in torch and last in the engine; tokens last in both.
-        first = len(before) == 4 or low.value(a[0]) in low.sequences
+        first = low.channel_axis(low.value(a[0])) == 1
         low.emit(node, "flatten", [a[0]], numbers={"channels_first": int(first)})
-    elif not renames(low, node, a[0], after):
+    elif not renames(low, node, a[0], after) and not _in_rows(low, node, a[0], after):
         low.refuse(node, f"reshapes {before} to {after}, batch included")
+
+
+def _in_rows(low: "Lowering", node: fx.Node, x: Any, after: tuple[int, ...]) -> bool:
+    """Write the rows of an image as one, or a row as several; return whether a reshape does."""
+    value, before = low.value(x), low.shape(x)
+    if {len(before), len(after)} != {3, 4}:
+        return False
+    axis = low.channel_axis(value)
+    first = axis == 1
+    channels, pixels = (after[1], after[2:]) if first else (after[-1], after[1:-1])
+    if channels != before[axis] or math.prod(after) != math.prod(before):
+        return False
+    low.emit(node, "rows", [x], numbers={"count": pixels[0] if len(pixels) == 2 else 1})
+    layouts = low.sequences if len(after) == 3 else low.stacks
+    if first == (len(after) == 3):
+        layouts.add(node.name)
+    return True
+
+
+@handles(
+    "aten.unbind.int", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default"
+)
+def _take_apart(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    low.alias[node.name] = low.value(a[0])  # only its parts are read
+    if a[0].name in low.heads:
+        low.heads[node.name] = low.heads[a[0].name]
+
+
+@handles("<built-in function getitem>")
+def _part(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    whole, index = a
+    x, sizes, *rest = normal_arguments(whole)
+    if "unbind" in str(whole.target):
+        _select(low, node, [x, sizes, index])
+        return
+    shape, axis = low.shape(x), int(rest[0]) % len(low.shape(x))
+    parts = [int(part.shape[axis]) for part in whole.meta["val"]]
+    before, after = sum(parts[:index]), sum(parts[index + 1 :])
+    assert before + parts[index] + after == shape[axis]
+    _add_sides(low, node, x, {axis: [-before, -after]})
 
 
 @handles("aten.pad.default", "aten.constant_pad_nd.default")
@@ -203,24 +128,28 @@ def _pad(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     filler = a[2] if isinstance(a[2], int | float) else (a[3] if len(a) > 3 else 0)
     if isinstance(named, str) and named != "constant":
         low.refuse(node, f"pads in mode {named}")
-    if filler not in (None, 0, 0.0) or any(item < 0 for item in amounts):
-        low.refuse(node, "pads with other values than zero, or crops")
-    by_axis = {
-        len(low.shape(x)) - 1 - i // 2: amounts[i : i + 2] for i in range(0, len(amounts), 2)
-    }
-    channel, rows, columns = (by_axis.pop(axis, [0, 0]) for axis in (1, 2, 3))
-    if len(low.shape(x)) != 4 or any(any(item) for item in by_axis.values()):
-        low.refuse(node, "pads something other than images")
-    if rows[0] != rows[1] or columns[0] != columns[1]:
-        low.refuse(node, "pads one side more than the other")
-    if not any(rows + columns):
-        low.emit(node, "pad_channels", [x], numbers={"before": channel[0], "after": channel[1]})
+    if filler not in (None, 0, 0.0):
+        low.refuse(node, "pads with other values than zero")
+    rank = len(low.shape(x))
+    sides = {rank - 1 - i // 2: amounts[i : i + 2] for i in range(0, len(amounts), 2)}
+    _add_sides(low, node, x, sides)
+
+
+def _add_sides(low: "Lowering", node: fx.Node, x: Any, sides: dict[int, list[int]]) -> None:
+    """Put zeros before and behind dimensions; a negative number leaves out what is there."""
+    sides = {axis: amounts for axis, amounts in sides.items() if any(amounts)}
+    value, rank = low.value(x), len(low.shape(x))
+    channel = low.channel_axis(value)
+    pixels = [axis for axis in range(1, rank) if axis != channel]
+    if 0 in sides or (channel in sides and len(sides) > 1):
+        low.refuse(node, "pads or slices samples, or both pixels and channels")
+    if channel in sides:
+        before, after = sides[channel]
+        low.emit(node, "pad_channels", [x], numbers={"before": before, "after": after})
         return
-    if any(channel):
-        low.refuse(node, "pads both pixels and channels")
-    # A sum over windows of a single pixel, of which there are none beyond the border.
-    numbers = window([1, 1], 1, [rows[0], columns[0]], 1) | {"divisor": 1}
-    low.emit(node, "avg_pool", [x], numbers=numbers)
+    rows, columns = ([0, 0], *(sides.get(axis, [0, 0]) for axis in pixels))[-2:]
+    numbers = dict(zip(("top", "bottom", "left", "right"), (*rows, *columns), strict=True))
+    low.emit(node, "pad", [x], numbers=numbers)
 
 
 @handles("aten.slice.Tensor")
@@ -233,15 +162,34 @@ def _slice(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     if whole and step == 1:
         low.alias[node.name] = low.value(x)
         return
-    if len(shape) != 4 or axis not in (2, 3) or not whole:
-        low.refuse(node, "slices in another way than every n-th row or column")
+    if step == 1:
+        first, last, _ = slice(start, end).indices(shape[axis])
+        _add_sides(low, node, x, {axis: [-first, last - shape[axis]]})
+        return
+    if not low.is_image(x) or axis not in (2, 3) or not whole:
+        low.refuse(node, "leaves values out in another way than every n-th row or column")
     stride = [step, 1] if axis == 2 else [1, step]
     low.emit(node, "subsample", [x], numbers={"stride": stride})
+
+
+def _prepends(low: "Lowering", node: fx.Node, tensors: list[Any], axis: int) -> bool:
+    """Put constant tokens, the same for every sample, before others, if that is what is joined."""
+    *parts, x = tensors
+    if not low.is_value(x) or any(low.is_value(part) for part in parts) or not parts:
+        return False
+    rank = len(low.shape(x))
+    rows = torch.cat([low.constant(part).detach().float().cpu() for part in parts], dim=axis)
+    if rank != 3 or axis % rank != 1 or not bool((rows == rows[:1]).all()):
+        return False
+    low.emit(node, "prepend_rows", [low.as_rows(node, x)], weight=rows[0])
+    return True
 
 
 @handles("aten.cat.default")
 def _cat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     tensors, axis = a
+    if _prepends(low, node, tensors, axis):
+        return
     ranks = {len(low.shape(item)) for item in tensors if low.is_value(item)}
     if len(ranks) != 1 or not all(low.is_value(item) for item in tensors):
         low.refuse(node, "joins a constant, or tensors of different kinds")

@@ -14,20 +14,6 @@ if TYPE_CHECKING:
 EMBEDDING = "aten.embedding.default"
 
 
-@handles("aten.unbind.int")
-def _unbind(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, axis = a
-    shape = low.shape(x)
-    if len(shape) != 3 or axis % 3 != 1 or low.value(x) in low.sequences:
-        low.refuse(node, f"takes a tensor of shape {shape} apart along dimension {axis}")
-    low.alias[node.name] = low.value(x)  # only its parts are read
-
-
-@handles("<built-in function getitem>")
-def _part(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    low.emit(node, "select", [low.value(a[0])], numbers={"index": int(a[1])})
-
-
 @handles("aten.unsqueeze.default")
 def _unsqueeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     shape = low.shape(a[0])
@@ -69,18 +55,6 @@ def _layer_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         for part in (weight, bias)
     )
     low.emit(node, "layer_norm", [x], numbers={"eps": float(eps)}, scale=scale, bias=shift)
-
-
-@handles("aten.gelu.default")
-def _gelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    if len(a) > 1 and a[1] != "none":
-        low.refuse(node, f'is approximated by "{a[1]}"')
-    low.emit(node, "gelu", [a[0]])
-
-
-@handles("aten.tanh.default")
-def _tanh(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    low.emit(node, "tanh", [a[0]])
 
 
 def _check_numbers(low: "Lowering", node: fx.Node, numbers: Any) -> None:

@@ -106,11 +106,21 @@ DROPOUTS = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDro
 """In evaluation these *are* their input, which an operator may change in place."""
 
 
+HOOKS = (
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+)
+"""Where a module keeps what others do around its forward."""
+
+
 def deployed(model: nn.Module, what: str) -> nn.Module:
     """Return a copy of the model in evaluation mode whose binary layers are :class:`Deployed`.
 
     Raises:
-        ExportError: a layer still has its auxiliary path.
+        ExportError: a layer still has its auxiliary path, or a forward of its own.
     """
     for name, layer in binary_layers(model):
         if layer.auxiliary is not None:
@@ -123,7 +133,7 @@ def deployed(model: nn.Module, what: str) -> nn.Module:
         if not isinstance(module, BinaryLayer | DROPOUTS):
             continue
         if module not in made:
-            made[module] = _without_training(module)
+            made[module] = _without_training(name, module, what)
         if name == "":
             return made[module].eval()
         owner, _, attribute = name.rpartition(".")
@@ -131,10 +141,16 @@ def deployed(model: nn.Module, what: str) -> nn.Module:
     return network.requires_grad_(False)
 
 
-def _without_training(module: nn.Module) -> nn.Module:
-    if isinstance(module, DROPOUTS):
-        return nn.Identity()
-    return _table(module) if isinstance(module, BinaryEmbedding) else Deployed(module)  # type: ignore[arg-type]
+def _without_training(name: str, module: nn.Module, what: str) -> nn.Module:
+    home = type(module).forward.__module__
+    if "forward" in vars(module) or not home.startswith(("torch.", "surge.")):
+        raise ExportError(f'{what}: "{name}" has a forward of its own, which would be left out.')
+    made: nn.Module = nn.Identity()
+    if isinstance(module, BinaryLayer):
+        made = _table(module) if isinstance(module, BinaryEmbedding) else Deployed(module)
+    for hooks in HOOKS:
+        setattr(made, hooks, getattr(module, hooks))
+    return made
 
 
 def _table(layer: BinaryEmbedding) -> nn.Embedding:

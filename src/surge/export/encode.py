@@ -48,6 +48,8 @@ class Encoder:
     def __init__(self, rest: Rest) -> None:
         self.rest = rest
         self.arrays: Arrays = {}
+        self.places: dict[int, str] = {}
+        """Names of real weights by where they lie: tied ones are stored once."""
 
     def add(self, name: str, array: NDArray[Any]) -> str:
         """Store a tensor and return its name, made unique if another one has it."""
@@ -87,7 +89,7 @@ class Encoder:
             entry["channels"] = node.weight.shape[0]
             bits = pack_bits(filters_last(node.weight))
             entry["weight"] = self.add(f"{name}.weight", bits)
-        elif node.op in ("embedding", "add_rows"):
+        elif node.op in ("embedding", "add_rows", "prepend_rows"):
             self._table(entry, name, node)
         elif node.op == "conv2d" and node.weight_bits:
             self._few_bit_weight(entry, name, node)
@@ -126,7 +128,7 @@ class Encoder:
             entry["weight"] = self.add(f"{name}.weight", pack_bits(node.weight))
             return
         numbers, step = self._rest(name, node.weight[:, :, None, None])
-        entry["weight"] = self.add(f"{name}.weight", numbers)
+        entry["weight"] = self._tied(f"{name}.weight", node.weight, numbers)
         node.row_scale = None if step is None else step.float()
 
     def _real_weight(self, entry: dict[str, Any], name: str, node: Node) -> None:
@@ -140,7 +142,16 @@ class Encoder:
         if step is not None:
             # The steps become part of the scale, which a BatchNorm brings anyway.
             node.scale = (step if node.scale is None else step * node.scale.double()).float()
-        entry["weight"] = self.add(f"{name}.weight", numbers)
+        entry["weight"] = self._tied(f"{name}.weight", node.weight, numbers)
+
+    def _tied(self, name: str, weight: Tensor, numbers: NDArray[Any]) -> str:
+        """Store a real weight, or return the name of the same one that another layer has."""
+        known = self.places.setdefault(weight.data_ptr(), name)
+        if known in self.arrays:
+            stored = self.arrays[known]
+            if stored.dtype == numbers.dtype and np.array_equal(stored.ravel(), numbers.ravel()):
+                return known
+        return self.add(name, numbers)
 
     def _rest(self, name: str, weight: Tensor) -> tuple[NDArray[Any], Tensor | None]:
         """Return real weights in the type they are stored in, and the steps of int8."""

@@ -3,9 +3,11 @@
 Models of transformers take their tensor by name, and return it among others.
 """
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from surge.errors import ExportError
@@ -34,6 +36,13 @@ def plain_ends_(network: nn.Module, name: str | None, what: str) -> None:
         return _one_output(inner(x) if name is None else inner(**{name: x}), what)
 
     vars(network)["forward"] = forward
+
+
+def evaluated(model: nn.Module, value: Tensor, name: str | None, what: str) -> Tensor:
+    """Return what a model itself makes of an input, in evaluation and fp32 on the CPU."""
+    network = copy.deepcopy(model).cpu().float().eval()
+    with torch.no_grad():
+        return _one_output(network(value) if name is None else network(**{name: value}), what)
 
 
 def _one_output(value: Any, what: str) -> Tensor:

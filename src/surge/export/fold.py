@@ -198,6 +198,8 @@ def _merge(graph: Graph, before: Node, node: Node) -> None:
     Nothing between the two reads ``before``, so it may move down to where all it needs is known.
     """
     if node.scale is not None or node.bias is not None:
+        if node.scale is not None and node.bias is None and _is_vector(before.scale):
+            graph.folded += node.scale.nbytes if _is_vector(node.scale) else 0
         before.scale, before.bias = _compose(before, node)
     if node.residual is not None:
         other = node.residual if node.inputs[0] == before.output else node.inputs[0]

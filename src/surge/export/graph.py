@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-EPILOGUE = ("binary_conv2d", "binary_matmul", "conv2d", "layer_norm", "affine")
+EPILOGUE = ("binary_conv2d", "binary_matmul", "conv2d", "matmul", "layer_norm", "affine")
 """Operators that have an epilogue, the dearest first; ``affine`` is nothing else."""
 
 
@@ -118,7 +118,7 @@ class Graph:
     output: str
     output_shape: list[int]
     folded: int = 0
-    """Bytes of vectors that thresholds have made needless."""
+    """Bytes of vectors that thresholds and other factors have made needless."""
 
     def consumers(self, value: str) -> list[Node]:
         """Return the nodes that read a value; one that reads it twice comes twice."""

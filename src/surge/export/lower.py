@@ -1,15 +1,31 @@
 """Turn the operators of a traced model into the nodes of a packed graph, one by one."""
 
 import math
-import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
 
 from surge.errors import ExportError
-from surge.export import aten, aten_attention, aten_products, aten_shapes, aten_tokens
+from surge.export import (
+    aten,
+    aten_activations,
+    aten_attention,
+    aten_pools,
+    aten_products,
+    aten_shapes,
+    aten_tokens,
+)
+from surge.export.fxnodes import (
+    after,
+    aliasing,
+    flat,
+    module_of,
+    normal_arguments,
+    refusal,
+    storage,
+)
 from surge.export.graph import Graph, Node
 from surge.export.trace import Traced
 
@@ -18,7 +34,7 @@ FILLED: dict[str, Callable[[list[int]], Tensor]] = {
     "aten.new_zeros.default": torch.zeros,
 }
 """Operators that take a value only to know its type: constants."""
-assert aten_products and aten_shapes and aten_tokens, "imported for the functions they register"
+assert all((aten_activations, aten_pools, aten_products, aten_shapes)), "imported to register"
 SAME = (
     "aten.alias.default",
     "aten.clone.default",
@@ -69,7 +85,7 @@ class Lowering:
         program = self.traced.program
         signature = program.graph_signature
         stored = {**program.state_dict, **program.constants}
-        self.kept = {_storage(item) for item in stored.values() if isinstance(item, Tensor)}
+        self.kept = {storage(item) for item in stored.values() if isinstance(item, Tensor)}
         named = {
             **signature.inputs_to_parameters,
             **signature.inputs_to_buffers,
@@ -128,7 +144,7 @@ class Lowering:
     def define(self, node: fx.Node) -> str:
         """Note the shape of a value that the engine will hold, and return its name."""
         shape = tuple(int(size) for size in node.meta["val"].shape)
-        if len(shape) not in (2, 3, 4) or shape[0] != 2:
+        if len(shape) not in (2, 3, 4) or shape[0] != 2 or 0 in shape:
             self.refuse(node, f"makes a tensor of shape {shape}, batch of 2 included")
         self.shapes[node.name] = shape
         self.alias[node.name] = node.name
@@ -163,6 +179,10 @@ class Lowering:
             return [self.constant(item) for item in argument]
         return argument
 
+    def is_image(self, node: Any) -> bool:
+        """Return whether a value has rows, columns, and its channels first in torch."""
+        return len(self.shape(node)) == 4 and self.value(node) not in self.stacks
+
     def emit(self, node: fx.Node, op: str, inputs: list[Any], **parts: Any) -> str:
         """Append a node of the packed graph that makes this fx node's value.
 
@@ -173,8 +193,11 @@ class Lowering:
         values[1:] = [self.in_layout(node, value, sequence) for value in values[1:]]
         if parts.get("residual") is not None:
             parts["residual"] = self.in_layout(node, parts["residual"], sequence)
-        if isinstance(inputs[0], fx.Node) and inputs[0].name in self.heads:
-            name = self.define_heads(node, self.heads[inputs[0].name], self.shapes[values[0]])
+        headed = [
+            self.heads[given.name] for given in node.all_input_nodes if given.name in self.heads
+        ]
+        if headed:
+            name = self.define_heads(node, headed[0], self.shapes[values[0]])
         else:
             name = self.define(node)
         if sequence and len(self.shapes[name]) == 3:
@@ -184,17 +207,18 @@ class Lowering:
         self.nodes.append(Node(op, module_of(node), values, name, **parts))
         return name
 
-    def append(self, node: fx.Node, op: str, values: list[str], **parts: Any) -> None:
-        """Append the node that makes an fx node's value, whose shape is known already."""
-        self.nodes.append(Node(op, module_of(node), values, node.name, **parts))
+    def append(
+        self, node: fx.Node, op: str, values: list[str], *, output: str = "", **parts: Any
+    ) -> None:
+        """Append a node whose value, an fx node's unless named, has a shape already."""
+        self.nodes.append(Node(op, module_of(node), values, output or node.name, **parts))
 
     def in_layout(self, node: fx.Node, value: str, sequence: bool) -> str:
         """Return a value, transposed if it is three-dimensional and in the other layout."""
         shape = self.shapes[value]
         if len(shape) != 3 or (value in self.sequences) == sequence:
             return value
-        name = f"{node.name}.{len(self.nodes)}"
-        self.shapes[name] = shape
+        name = self.inner(node, shape)
         if sequence:
             self.sequences.add(name)
         self.nodes.append(Node("transpose", module_of(node), [value], name))
@@ -214,10 +238,15 @@ class Lowering:
         first = (rank == 4 and value not in self.stacks) or value in self.sequences
         return 1 if first else rank - 1
 
+    def inner(self, node: fx.Node, shape: tuple[int, ...]) -> str:
+        """Return the name of a new value on the way to this fx node's."""
+        name = f"{node.name}.{len(self.nodes)}"
+        self.shapes[name] = shape
+        return name
+
     def emit_inner(self, node: fx.Node, op: str, inputs: list[str], **parts: Any) -> str:
         """Append a node whose value is only a step on the way to this fx node's."""
-        name = f"{node.name}.{len(self.nodes)}"
-        self.shapes[name] = self.shapes[inputs[0]]
+        name = self.inner(node, self.shapes[inputs[0]])
         for layout in (self.sequences, self.stacks):
             if inputs[0] in layout:
                 layout.add(name)
@@ -251,14 +280,14 @@ class Lowering:
 
         In evaluation a dropout *is* its input.
         """
-        written, same = _aliasing(getattr(node.target, "_schema", None))
+        written, same = aliasing(getattr(node.target, "_schema", None))
         target = str(node.target)
         whole = written or (target in SAME and target != "aten.clone.default")
         if not isinstance(first, fx.Node) or not (whole or same):
             return
         mine = place, _ = self.memory.setdefault(first, (first.name, ""))
         self.memory[node] = mine if whole else (place, node.name)
-        later = set(_after(node)) if written else set()
+        later = set(after(node)) if written else set()
         for other, where in self.memory.items() if written else ():
             if where == mine:
                 self.alias[other.name] = self.value(node)
@@ -282,8 +311,8 @@ class Lowering:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             self.refuse(node, "draws random numbers")
         arguments = [self.constant(item) for item in node.args]
-        written, _ = _aliasing(getattr(node.target, "_schema", None))
-        if written and _storage(arguments[0]) in self.kept:
+        written, _ = aliasing(getattr(node.target, "_schema", None))
+        if written and storage(arguments[0]) in self.kept:
             self.refuse(node, "changes a parameter or a buffer of the model")
         keywords = {key: self.constant(item) for key, item in node.kwargs.items()}
         with torch.no_grad():
@@ -311,60 +340,3 @@ class Lowering:
         raise refusal(
             node, f"has a constant of shape {tuple(tensor.shape)}, which is not per channel"
         )
-
-
-def _aliasing(schema: Any) -> tuple[bool, bool]:
-    """Return whether an operator writes into its first argument, and whether it returns it."""
-    if schema is None or not (schema.arguments and schema.returns):
-        return False, False
-    given, made = schema.arguments[0].alias_info, schema.returns[0].alias_info
-    return given is not None and given.is_write, made is not None
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _after(node: fx.Node) -> Iterator[fx.Node]:
-    """Yield the nodes that come later."""
-    while (node := node.next).op != "root":
-        yield node
-
-
-def flat(arguments: Any) -> list[Any]:
-    """Return the leaves of nested lists."""
-    if isinstance(arguments, list | tuple):
-        return [leaf for item in arguments for leaf in flat(item)]
-    return [arguments]
-
-
-def normal_arguments(node: fx.Node) -> list[Any]:
-    """Return all arguments by position, defaults filled in."""
-    if node.target is operator.getitem or not hasattr(node.target, "_schema"):
-        return [*node.args, *node.kwargs.values()]
-    arguments = list(node.args)
-    for parameter in cast(Any, node.target)._schema.arguments[len(arguments) :]:
-        arguments.append(node.kwargs.get(parameter.name, parameter.default_value))
-    return arguments
-
-
-def refusal(node: fx.Node, why: str) -> ExportError:
-    """Return the error that names an operator, its module and what is wrong."""
-    module, place = module_of(node), "in"
-    if not module:  # called by the model itself: name what came before
-        module, place = _module_before(node), "behind"
-    where = f'{place} module "{module}"' if module else 'in module ""'
-    return ExportError(f"pack: {node.target} {where} {why}.")
-
-
-def _module_before(node: fx.Node) -> str:
-    """Return the name of the module that made an operator's first input, however far back."""
-    while node.all_input_nodes and not module_of(node):
-        node = node.all_input_nodes[0]
-    return module_of(node)
-
-
-def module_of(node: fx.Node) -> str:
-    """Return the name of the innermost module that called an operator."""
-    stack = list(cast(dict[str, Any], node.meta.get("nn_module_stack", {})).values())
-    return str(stack[-1][0]) if stack else ""

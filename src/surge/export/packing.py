@@ -34,7 +34,8 @@ class Packed:
     """Bytes of all tensors; the rest is the header. With ``folded_bytes`` it is what
     :func:`surge.summary.summary` says."""
     folded_bytes: int
-    """Bytes of slopes and shifts that are part of the thresholds between binary layers."""
+    """Bytes of slopes and shifts that are part of the thresholds between binary layers, and of
+    factors that are part of others."""
     operators: tuple[str, ...]
     """The operators in running order, ``name: op``."""
 

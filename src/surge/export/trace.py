@@ -18,6 +18,7 @@ from torch.export import ExportedProgram
 from surge import functional
 from surge.compensation.dry_run import evaluating
 from surge.errors import ExportError
+from surge.export.attention import plain_attention
 from surge.layers import BinaryConv1d, BinaryConv2d, BinaryEmbedding, BinaryLayer, BinaryLinear
 from surge.layers.hooks import binary_layers
 from surge.method import Method
@@ -77,7 +78,7 @@ def trace(model: nn.Module, example: Tensor, *, samples: int = 2) -> Traced:
     for name, layer in layers:
         check_layer(name, layer)
     batch = torch.cat([example[:1]] * samples)
-    with torch.no_grad(), evaluating(model), _as_leaves(layers):
+    with torch.no_grad(), evaluating(model), _as_leaves(layers), plain_attention(model):
         try:
             program = torch.export.export(model, (batch,))
         except ExportError:
@@ -90,6 +91,7 @@ def trace(model: nn.Module, example: Tensor, *, samples: int = 2) -> Traced:
                 "Data-dependent control flow and changes of Python state in forward cannot be "
                 "packed."
             ) from error
+    program.graph.eliminate_dead_code()
     return Traced(program, layers)
 
 

@@ -3,7 +3,7 @@
 from surge.layers.activations import RPReLU, RSign
 from surge.layers.base import BinaryLayer
 from surge.layers.conv import BinaryConv1d, BinaryConv2d
-from surge.layers.linear import BinaryEmbedding, BinaryLinear
+from surge.layers.linear import BinaryEmbedding, BinaryLinear, BinaryTransposedLinear
 from surge.layers.stem import StemConv2d
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "BinaryEmbedding",
     "BinaryLayer",
     "BinaryLinear",
+    "BinaryTransposedLinear",
     "RPReLU",
     "RSign",
     "StemConv2d",

@@ -13,6 +13,8 @@ from surge.layers.product import in_units
 
 HOME = "transformers.models.bert.modeling_bert"
 PREFIX = "Binary"
+FAR_BELOW = -10000.0
+"""Added to the score of a key that is hidden."""
 
 
 def _product_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -81,7 +83,12 @@ class BinaryAttention(nn.Module):
         query, key, value = (
             self.heads(part(hidden_states)) for part in (self.query, self.key, self.value)
         )
-        return self.mix(query, key, value, additive(attention_mask, query))
+        mask = additive(attention_mask, query)
+        if getattr(self, "is_causal", False):
+            # transformers leaves it to the kernel of its own attention where it can.
+            hidden = torch.ones(query.shape[2], query.shape[2], device=query.device).triu(1)
+            mask = hidden * FAR_BELOW if mask is None else mask + hidden * FAR_BELOW
+        return self.mix(query, key, value, mask)
 
 
 def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
@@ -96,8 +103,8 @@ def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:
         mask = mask[:, None, None, :]
     if mask.is_floating_point():
         # The lowest number of a dtype would be infinite after the next addition.
-        return mask.clamp(min=-10000.0).to(like.dtype)
-    return (mask == 0).to(like.dtype) * -10000.0
+        return mask.clamp(min=FAR_BELOW).to(like.dtype)
+    return (mask == 0).to(like.dtype) * FAR_BELOW
 
 
 def binary_attention(kind: type[nn.Module]) -> type[BinaryAttention]:

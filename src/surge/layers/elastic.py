@@ -127,7 +127,7 @@ def elastic_parts(model: nn.Module) -> Iterator[tuple[str, Elastic]]:
 
 @torch.no_grad()
 def initialize_(model: nn.Module, *inputs: Any, **named_inputs: Any) -> list[str]:
-    """Set the levels that no data has set yet, from one batch; return their names.
+    """Set the levels that no data has set yet, from one batch; return the names of those that ran.
 
     The model is called once, in evaluation mode and without gradients. Levels of a loaded
     checkpoint are kept. A model without elastic quantisers is not called at all.
@@ -146,4 +146,4 @@ def initialize_(model: nn.Module, *inputs: Any, **named_inputs: Any) -> list[str
             part.observing = False
         for module, mode in training.items():
             module.training = mode
-    return list(fresh)
+    return [name for name, part in fresh.items() if part.initialized]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from surge.errors import ConfigError
 from surge.layers.base import BinaryLayer
 
 
@@ -16,7 +17,15 @@ def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
 
 
 def on_epoch(model: nn.Module, epoch: int, epochs: int) -> None:
-    """Set all schedules (ReCU's tau, IR-Net's k and t, a decaying dose) for this epoch."""
+    """Set all schedules (ReCU's tau, IR-Net's k and t, a decaying dose) for this epoch.
+
+    Epochs count from 0; whoever trains on beyond ``epochs`` stays at the end of the schedules.
+    """
+    if epochs < 1 or epoch < 0:
+        raise ConfigError(
+            f"on_epoch: epoch={epoch}, epochs={epochs}; epochs count from 0, one at least."
+        )
+    epoch = min(epoch, epochs)
     for _, layer in binary_layers(model):
         layer.duties.done("on_epoch")
         layer.method.on_epoch(epoch, epochs)

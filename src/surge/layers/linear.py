@@ -36,6 +36,28 @@ class BinaryLinear(BinaryLayer, nn.Linear):  # type: ignore[misc]
         return F.linear(x, weight)
 
 
+class BinaryTransposedLinear(BinaryLinear):
+    """A binary linear layer that a ``state_dict`` has as ``[in, out]``.
+
+    What ``Conv1D`` of transformers becomes. The weight itself is ``[out, in]``, as everywhere.
+    """
+
+    def bind(self, method: str, options: dict[str, Any]) -> None:
+        """Give the layer its method, and its sizes under the names of ``nn.Linear``."""
+        self.out_features, self.in_features = self.weight.shape
+        super().bind(method, options)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[f"{prefix}weight"] = destination[f"{prefix}weight"].T
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        # The caller made this dict for us: torch copies what it is given.
+        if f"{prefix}weight" in state_dict:
+            state_dict[f"{prefix}weight"] = state_dict[f"{prefix}weight"].T
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
 class BinaryEmbedding(BinaryLayer, nn.Embedding):  # type: ignore[misc]
     """An embedding with binary rows; there is no input to binarise and none to compensate.
 

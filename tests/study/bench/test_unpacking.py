@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import surge
@@ -15,7 +16,7 @@ from surge.layers.hooks import binary_layers
 from surge.models import cnn_digits, resnet20
 from surge.study.bench import unpacking
 from surge.study.bench.unpacking import workload_of
-from tests.export.packing import assert_close, expected, settle
+from tests.export.packing import Applies, assert_close, expected, settle
 from tests.runtime.building import import_engine
 
 
@@ -108,6 +109,17 @@ def test_files_of_every_method_are_rebuilt(method, options, tmp_path):
     wanted = engine.load(tmp_path / "net.surge").run(x.numpy())
     assert_close(expected(work.binary, x), wanted)
     assert np.isfinite(expected(work.floating, x)).all()
+
+
+def test_gates_and_moved_pixels_are_rebuilt(tmp_path):
+    engine = import_engine()
+    torch.manual_seed(0)
+    gated = Applies(lambda x: F.silu(F.pad(x, (1, 0, -1, 2))).flatten(2).unflatten(2, (7, -1)))
+    layers = [nn.Conv2d(3, 8, 3), gated, nn.Flatten(), nn.Linear(8 * 49, 4)]
+    model, x = nn.Sequential(*layers).eval(), torch.randn(3, 3, 8, 8)
+    pack(model, x[:1], tmp_path / "m.surge")
+    work = workload_of(tmp_path / "m.surge")
+    assert_close(expected(work.binary, x), engine.load(tmp_path / "m.surge").run(x.numpy()))
 
 
 def test_layer_on_pixels_is_rebuilt_with_its_bytes(tmp_path):

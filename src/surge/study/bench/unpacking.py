@@ -172,6 +172,7 @@ PLAIN: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
     "divide": torch.div,
     "multiply": torch.mul,
+    "sigmoid": torch.sigmoid,
     "square_root": torch.sqrt,
     "subtract": torch.sub,
 }
@@ -194,6 +195,12 @@ def _step(node: dict[str, Any], arrays: dict[str, Any], *, real: bool) -> nn.Mod
         case "pad_channels":
             padding = (0, 0, 0, 0, node["before"], node["after"])
             return Plain(lambda x: F.pad(x, padding))
+        case "pad":
+            sides = tuple(node[key] for key in ("left", "right", "top", "bottom"))
+            return Plain(lambda x: F.pad(x, sides))
+        case "rows":
+            count = int(node["count"])
+            return Plain(lambda x: x.reshape(*x.shape[:2], count, -1))
         case "subsample":
             down, right = _pair(node["stride"])
             return Plain(lambda x: x[:, :, ::down, ::right])
