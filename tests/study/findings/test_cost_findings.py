@@ -85,7 +85,7 @@ def test_the_slowest_machine_decides_about_speed(tmp_path):
         latency.append(tmp_path, [ours, base])
         return measure(Stored(tmp_path, []))
 
-    assert store("Xeon", 9.0).words == "4.50 times onnxruntime fp32, Xeon"
+    assert store("Xeon", 9.0).words == "4.50 times onnxruntime fp32 on one thread, Xeon"
     assert store("Xeon", 9.0).verdict == REPRODUCED
     assert store("an ARM board", 8.0).verdict == NOT
 

@@ -106,7 +106,7 @@ def faster(network: str, claimed: float) -> Measure:
         if not gains:
             return Measured("nothing stored yet", OPEN)
         words = "; ".join(
-            f"{gain:.2f} times {latency.BASE}, {name}" for name, gain in gains.items()
+            f"{gain:.2f} times {latency.BASE} on one thread, {name}" for name, gain in gains.items()
         )
         return Measured(words, REPRODUCED if min(gains.values()) >= claimed else NOT)
 

@@ -98,6 +98,8 @@ def _facts(stored: Sequence[Result]) -> str:
     """Say what was run on what, in full sentences."""
     if not stored:
         return "No run is stored yet: every cell is open.\n"
+    newest = {(r.row, r.epochs, r.data, r.setting, r.seed): r for r in stored}
+    stored = list(newest.values())
     hours = sum(r.seconds / r.side_by_side for r in stored) / 3600
     seeds = in_ranges({r.seed for r in stored})
     used = {
