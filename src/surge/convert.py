@@ -1,16 +1,23 @@
 """binarize_: turn the layers of any float model into 1-bit layers, in place."""
 
-import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
-from torch.nn.utils.parametrize import ParametrizationList
+from torch import nn
 
 from surge import bert, pitfalls
+from surge.candidates import (
+    LAZY,
+    QUANTIZED,
+    forms,
+    is_foreign,
+    shown,
+    verdict_on,
+    weight_count,
+    weighted,
+)
 from surge.errors import (
     ConfigError,
     NoLayersMatchedError,
@@ -18,42 +25,9 @@ from surge.errors import (
     SurgeWarning,
     UnsupportedLayerError,
 )
-from surge.layers import (
-    BinaryConv1d,
-    BinaryConv2d,
-    BinaryEmbedding,
-    BinaryLayer,
-    BinaryLinear,
-    BinaryTransposedLinear,
-)
-from surge.layers.base import check_convolution
-from surge.layers.linear import check_embedding
-from surge.layers.stem import StemConv2d
+from surge.layers import BinaryLayer, BinaryTransposedLinear
 from surge.method import Method, check_options, get_method
 from surge.patterns import Patterns, as_patterns, matches, require_each_matches
-
-BINARY: dict[type[nn.Module], type[BinaryLayer]] = {
-    nn.Conv1d: BinaryConv1d,
-    nn.Conv2d: BinaryConv2d,
-    nn.Linear: BinaryLinear,
-    nn.Embedding: BinaryEmbedding,
-    StemConv2d: BinaryConv2d,
-}
-NO_BINARY_FORM: tuple[type[nn.Module], ...] = (
-    nn.modules.conv._ConvNd,
-    nn.modules.rnn.RNNBase,
-    nn.modules.rnn.RNNCellBase,
-    nn.Bilinear,
-    nn.EmbeddingBag,
-    nn.MultiheadAttention,
-)
-USED_DIRECTLY: dict[type[nn.Module], tuple[str, ...]] = {
-    nn.MultiheadAttention: ("out_proj",),
-    nn.TransformerEncoderLayer: ("linear1", "linear2"),
-}
-"""Children whose own forward is passed over: their parent multiplies with ``child.weight``."""
-LAZY = "unsupported: lazy, run the model once before"
-QUANTIZED = "unsupported: already quantised"
 
 
 @dataclass(frozen=True)
@@ -84,11 +58,11 @@ class BinarizeReport:
 
     def __str__(self) -> str:
         """Draw the table."""
-        name = max([len(_shown(r.name)) for r in self.rows] + [5])
+        name = max([len(shown(r.name)) for r in self.rows] + [5])
         kind = max([len(r.kind) for r in self.rows] + [4])
         lines = [f"{'layer':<{name}}  {'kind':<{kind}}  {'weights':>11}  verdict"]
         lines += [
-            f"{_shown(r.name):<{name}}  {r.kind:<{kind}}  {r.parameters:>11,}  {r.verdict}"
+            f"{shown(r.name):<{name}}  {r.kind:<{kind}}  {r.parameters:>11,}  {r.verdict}"
             for r in self.rows
         ]
         bits = sum(r.parameters for r in self.rows if r.verdict == "binary")
@@ -153,9 +127,9 @@ def binarize_(
     _refuse_wrapped(model)
     whole = _wants_transformer(model, kind, transformer)
     products = bert.attentions(model) if whole else {}
-    layers = dict(_weighted(model))
+    layers = dict(weighted(model))
     names = list(layers)
-    known = [name for name in names if not _is_foreign(layers[name])]
+    known = [name for name in names if not is_foreign(layers[name])]
     if not known:
         raise NoLayersMatchedError(
             "binarize_ found no Conv1d, Conv2d, Linear or Embedding in this model."
@@ -164,7 +138,7 @@ def binarize_(
     require_each_matches(chosen_only, [*names, *products], "only")
     require_each_matches(chosen_skip, [*names, *products], "skip")
     words = {n: v for n in names if whole and (v := bert.embedding_verdict(n)) is not None}
-    verdicts = {n: _unsuitable(model, n, layers[n], embeddings or n in words) for n in names}
+    verdicts = {n: verdict_on(model, n, layers[n], embeddings or n in words) for n in names}
     verdicts |= {n: v for n, v in words.items() if verdicts[n] == "binary"}
     verdicts |= dict.fromkeys(products, "binary")
     for name in verdicts:
@@ -180,7 +154,7 @@ def binarize_(
     chosen = [name for name in names if verdicts[name] == "binary"]
     risks = pitfalls.find(model, set(chosen), example_input)
     rows = tuple(
-        Row(name, type(layer).__name__, _weight_count(layer), verdicts[name])
+        Row(name, type(layer).__name__, weight_count(layer), verdicts[name])
         for name, layer in {**layers, **products}.items()
     )
     special = {n: kind.behind_relu() for n in bert.behind_activation(model)} if whole else {}
@@ -190,7 +164,7 @@ def binarize_(
         changes.apply(model, kind, {name for name in products if verdicts[name] == "binary"})
     found = risks.sentences({n for n in chosen if _takes_signs(layers[n])})
     found += [
-        f'The {place} layer "{_shown(name)}" is binary, which usually costs several points of '
+        f'The {place} layer "{shown(name)}" is binary, which usually costs several points of '
         f"accuracy; keep_{place}=True keeps it float."
         for _, name, place in ends
         if verdicts[name] == "binary" and name not in words
@@ -213,40 +187,6 @@ def _wants_transformer(model: nn.Module, method: type[Method], wanted: bool | No
     return wanted
 
 
-def _shown(name: str) -> str:
-    return name or "(model)"
-
-
-def _weighted(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield every weighted layer, those without a binary form included; shared ones come once."""
-    for name, module in model.named_modules():
-        if isinstance(module, BinaryLayer):
-            raise ConfigError(
-                f'"{_shown(name)}" is binary already ({module.method.describe()}); binarize_ '
-                "works on float models only."
-            )
-        if _is_listed(module) or _is_foreign(module):
-            yield name, module
-
-
-def _forms() -> dict[type[nn.Module], type[BinaryLayer]]:
-    """Return all layers that have a binary form, that of transformers too where it is in use."""
-    transformers = sys.modules.get("transformers.pytorch_utils")
-    more = {} if transformers is None else {transformers.Conv1D: BinaryTransposedLinear}
-    return {**BINARY, **more}
-
-
-def _is_listed(module: nn.Module) -> bool:
-    return isinstance(module, (*_forms(), *NO_BINARY_FORM)) or is_quantized(module)
-
-
-def _is_foreign(module: nn.Module) -> bool:
-    """Return whether a module that is none of torch's layers has a weight of its own."""
-    if _is_listed(module) or isinstance(module, (*pitfalls.NORMS, ParametrizationList)):
-        return False
-    return any(is_lazy(p) or p.dim() > 1 for p in module.parameters(recurse=False))
-
-
 def _refuse_wrapped(model: nn.Module) -> None:
     bases = {base.__name__ for base in type(model).__mro__}
     if bases & {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel"}:
@@ -259,62 +199,18 @@ def _refuse_wrapped(model: nn.Module) -> None:
         )
 
 
-def is_quantized(module: nn.Module) -> bool:
-    """Return whether a module holds weights that torch has quantised, or simulates that."""
-    # Stubs and containers of packed weights live in the same package, but have no weight.
-    return type(module).__module__.startswith("torch.ao.nn.") and hasattr(module, "weight")
-
-
-def _unsuitable(model: nn.Module, name: str, layer: nn.Module, embeddings: bool) -> str:
-    """Return ``binary``, or the reason why this layer cannot become binary."""
-    if is_quantized(layer):
-        return QUANTIZED
-    parent = model.get_submodule(name.rpartition(".")[0])
-    for kind, children in USED_DIRECTLY.items():
-        if isinstance(parent, kind) and name.rpartition(".")[2] in children:
-            return f"unsupported: {kind.__name__} uses its weight directly"
-    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
-        return LAZY
-    forms = _forms()
-    if not isinstance(layer, tuple(forms)):
-        return f"unsupported: {type(layer).__name__} has no binary form"
-    if type(layer) not in forms:
-        return f"unsupported: {_why_subclass(layer)}"
-    if "forward" in vars(layer):
-        return "unsupported: its forward was replaced"
-    if type(layer.weight) is not nn.Parameter or not layer.weight.is_floating_point():
-        kind_of_weight = type(layer.weight).__name__
-        return f"unsupported: its weight is a {kind_of_weight} of {layer.weight.dtype}"
-    try:
-        if isinstance(layer, nn.Embedding):
-            check_embedding(layer)
-            return "binary" if embeddings else "float: embedding (embeddings=True converts it)"
-        if isinstance(layer, nn.modules.conv._ConvNd):
-            check_convolution(layer)
-    except UnsupportedLayerError as error:
-        return f"unsupported: {error}"
-    return "binary"
-
-
-def _why_subclass(layer: nn.Module) -> str:
-    if hasattr(layer, "parametrizations"):
-        return "parametrised"
-    base = next(kind for kind in _forms() if isinstance(layer, kind))
-    return f"a subclass of {base.__name__}"
-
-
 def _require_choice(verdicts: dict[str, str], only: tuple[str, ...]) -> None:
     """Raise unless something is left to convert, and every ``only`` pattern has its share."""
     for name, verdict in verdicts.items():
         if verdict in (LAZY, QUANTIZED):
             raise UnsupportedLayerError(
-                f'binarize_ on "{_shown(name)}": {verdict}; or leave it out with skip=.'
+                f'binarize_ on "{shown(name)}": {verdict}; or leave it out with skip=.'
             )
     for pattern in only or ("*",):
         among = {name: v for name, v in verdicts.items() if matches(name, (pattern,))}
         if "binary" not in among.values():
             where = f' for only="{pattern}"' if only else ""
-            reasons = "; ".join(f"{_shown(n)} ({v})" for n, v in list(among.items())[:6])
+            reasons = "; ".join(f"{shown(n)} ({v})" for n, v in list(among.items())[:6])
             raise NoLayersMatchedError(f"binarize_ has no layer to convert{where}: {reasons}.")
 
 
@@ -322,15 +218,6 @@ def _takes_signs(layer: nn.Module) -> bool:
     """Return whether a layer's inputs become +-1, not steps of [0, 1]."""
     assert isinstance(layer, BinaryLayer)
     return layer.method.bits[1] == 1 and not getattr(layer.method, "unit_inputs", False)
-
-
-def _weight_count(layer: nn.Module) -> int:
-    if isinstance(layer, nn.modules.lazy.LazyModuleMixin):
-        return 0
-    weight = getattr(layer, "weight", None)
-    if isinstance(weight, Tensor):
-        return weight.numel()
-    return sum(p.numel() for p in layer.parameters(recurse=False) if p.dim() > 1)
 
 
 def _convert_all(
@@ -345,9 +232,9 @@ def _convert_all(
     ``special`` has more options for some of the layers. Return the classes they had.
     """
     before = {layers[name]: type(layers[name]) for name in chosen}
-    forms = _forms()
+    known = forms()
     for layer, kind in before.items():
-        layer.__class__ = forms[kind]
+        layer.__class__ = known[kind]
     _turn_weights(before)
     for name in chosen:
         layer = layers[name]
@@ -357,7 +244,7 @@ def _convert_all(
         except BaseException as error:
             _revert(before)
             if isinstance(error, SurgeError):
-                raise type(error)(f'binarize_ on "{_shown(name)}": {error}') from error
+                raise type(error)(f'binarize_ on "{shown(name)}": {error}') from error
             raise
     return before
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.pooling import _AdaptiveAvgPoolNd, _AvgPoolNd
 
+from surge.candidates import is_quantized
 from surge.compensation.dry_run import call, evaluating
-from surge.convert import is_quantized
 from surge.cost import FLOAT_BYTES, Cost, Rest, Summary, SummaryRow
 from surge.errors import ConfigError, UnsupportedLayerError, did_you_mean
 from surge.layers import BinaryLayer
