@@ -1,5 +1,6 @@
 """From a recipe of GLUE to what trains: sentences, a BERT, its teacher, its optimizer."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from surge.data.glue import get_task
 from surge.data.split import stratified_split
 from surge.data.textset import TextLoader, TextSet
 from surge.data.tokens import Tokenizer, load_glue
-from surge.errors import CheckpointMismatchError, ConfigError
+from surge.errors import CheckpointMismatchError, ConfigError, SurgeWarning
 from surge.layers.elastic import elastic_parts
 from surge.models.bert import BertClassifier, load_bert, load_weights
 from surge.models.bert_stages import halve_, split_
@@ -96,7 +97,10 @@ def build_bert(
         method = recipe.method
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            binarize_(model.classifier, method.name, skip=method.skip, **method.options)
+            with warnings.catch_warnings():
+                # BiBERT keeps the GELU of a BERT: that is how the network is.
+                warnings.simplefilter("ignore", SurgeWarning)
+                binarize_(model.classifier, method.name, skip=method.skip, **method.options)
     if "start" in options:
         if options["start"] is not None:
             load_weights(model, first_stage(recipe), f"The first stage in {options['start']}")
