@@ -249,6 +249,7 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
             std::copy_n(in.data + y * result.w * result.c, result.w * result.c, out);
             return;
         case Op::Transpose: return flatten_all(in, out);
+        case Op::Shuffle: return shuffle_row(in, y, node.groups, out);
         case Op::Absolute: return absolute_row(in, y, out);
         case Op::ChannelMean: return channel_mean_row(in, y, out);
         case Op::SquareRoot: return square_root_row(in, y, out);

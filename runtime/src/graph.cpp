@@ -20,6 +20,7 @@ const std::map<std::string, Op> kOps = {
     {"conv2d", Op::Conv},          {"binary_conv2d", Op::BinaryConv}, {"affine", Op::Affine},
     {"max_pool", Op::MaxPool},     {"avg_pool", Op::AvgPool},         {"flatten", Op::Flatten},
     {"pad_channels", Op::PadChannels}, {"pad", Op::Pad},              {"rows", Op::Rows},
+    {"shuffle", Op::Shuffle},
     {"subsample", Op::Subsample},  {"concat", Op::Concat},
     {"multiply", Op::Multiply},    {"absolute", Op::Absolute},
     {"channel_mean", Op::ChannelMean},
@@ -138,10 +139,14 @@ class GraphReader {
         read_pair(entry, "stride", 1, kLargestSide, window.stride);
         read_pair(entry, "padding", 0, kLargestKernel, window.padding);
         read_pair(entry, "dilation", 1, kLargestKernel, window.dilation);
+        if (const Json* ceiling = entry.find("ceiling"))
+            window.ceiling = ceiling->integer(0, 1) == 1;
     }
 
     Shape windowed(const Node& node, int64_t channels) const {
         const Shape& in = shape(node.inputs[0]);
+        bool pool = node.op == Op::MaxPool || node.op == Op::AvgPool;
+        if (node.window.ceiling && !pool) fail("only windows of pools may hang over the edge");
         Shape out = {node.window.result(0, in.h), node.window.result(1, in.w), channels};
         if (out.h < 1 || out.w < 1) fail("the window is larger than the image");
         // The engine keeps padded copies of inputs.
@@ -178,6 +183,10 @@ class GraphReader {
                 if (in.h * in.w % count) fail("its pixels do not fill so many rows");
                 return {count, in.h * in.w / count, in.c};
             }
+            case Op::Shuffle:
+                node.groups = entry.at("groups").integer(1, kMostElements);
+                if (in.c % node.groups) fail("groups do not divide the channels");
+                return in;
             case Op::Flatten:
                 node.channels_first = entry.at("channels_first").integer(0, 1) == 1;
                 return {1, 1, in.elements()};
@@ -376,8 +385,11 @@ class GraphReader {
 
 int64_t Window::result(int axis, int64_t size) const {
     int64_t span = dilation[axis] * (kernel[axis] - 1) + 1;
-    int64_t room = size + 2 * padding[axis] - span;
-    return room < 0 ? 0 : room / stride[axis] + 1;
+    int64_t room = size + 2 * padding[axis] - span, step = stride[axis];
+    if (!ceiling) return room < 0 ? 0 : room / step + 1;
+    int64_t count = room < 0 ? 1 - -room / step : (room + step - 1) / step + 1;
+    if ((count - 1) * step >= size + padding[axis]) --count;  // it begins beyond the edge
+    return std::max<int64_t>(count, 0);
 }
 
 const char* op_name(Op op) {

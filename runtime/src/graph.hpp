@@ -30,6 +30,7 @@ enum class Op {
     Subsample,
     Flatten,
     Rows,
+    Shuffle,
     Concat,
     Multiply,
     Absolute,
@@ -77,6 +78,7 @@ struct Pixels {
 // How an operator walks over rows and columns.
 struct Window {
     int64_t kernel[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0}, dilation[2] = {1, 1};
+    bool ceiling = false;  // whether the last window may hang over the edge
     // Size of the result along an axis, or 0 if the window does not fit.
     int64_t result(int axis, int64_t size) const;
     int64_t taps() const { return kernel[0] * kernel[1]; }

@@ -100,6 +100,15 @@ void flatten_all(const RowSource& in, float* out) {
     transpose(in.data, in.shape.c, pixels, in.shape.c, out, pixels);
 }
 
+void shuffle_row(const RowSource& in, int64_t y, int64_t groups, float* out) {
+    int64_t size = in.shape.c / groups;
+    for (int64_t x = 0; x < in.shape.w; ++x) {
+        const float* values = pixel(in, y, x);
+        for (int64_t c = 0; c < size; ++c)
+            for (int64_t g = 0; g < groups; ++g) *out++ = values[g * size + c];
+    }
+}
+
 void concat_row(const RowSource& in, int64_t y, int64_t first, int64_t channels, float* out) {
     for (int64_t x = 0; x < in.shape.w; ++x)
         std::copy_n(pixel(in, y, x), in.shape.c, out + x * channels + first);

@@ -18,6 +18,8 @@ void pad_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, 
 void subsample_row(const Node& node, const RowSource& in, int64_t y, int64_t columns, float* out);
 // All values as one vector, in torch's order.
 void flatten_all(const RowSource& in, float* out);
+// The channels of groups in turns: the first of every group, the second of every group, ...
+void shuffle_row(const RowSource& in, int64_t y, int64_t groups, float* out);
 // One of several inputs into its channels of the row.
 void concat_row(const RowSource& in, int64_t y, int64_t first, int64_t channels, float* out);
 // Product, sum, difference, quotient, or ternary value of two inputs; the second is repeated where

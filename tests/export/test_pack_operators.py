@@ -76,6 +76,19 @@ FUNCTIONS = {
     "harmless ceiling of a few": lambda x: F.avg_pool2d(
         x, (1, 3), (2, 3), ceil_mode=True, count_include_pad=False
     ),
+    "maximum over the edge": lambda x: F.max_pool2d(x, 4, 3, ceil_mode=True),
+    "maximum over the edge with a border": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "average over the edge": lambda x: F.avg_pool2d(x, 4, 3, ceil_mode=True),
+    "average over the edge without the border": lambda x: F.avg_pool2d(
+        x, 4, 3, 1, ceil_mode=True, count_include_pad=False
+    ),
+    "average over the edge by a divisor": lambda x: F.avg_pool2d(
+        x, 4, 3, 1, ceil_mode=True, divisor_override=5
+    ),
+    "channels shuffled": lambda x: F.channel_shuffle(x, 2),
+    "channels shuffled by hand": lambda x: (
+        x.unflatten(1, (2, 2)).transpose(1, 2).contiguous().flatten(1, 2)
+    ),
     "clamp with crossed ends": lambda x: x.clamp(1, -1),
     "clamp without an upper end": lambda x: x.clamp(0, float("inf")),
     "pool of the input": lambda x: F.max_pool2d(x, 2) + 1,

@@ -225,3 +225,21 @@ def test_division_before_a_sign_is_torchs(engine, tmp_path, divisor, pool):
     counted = summary(model, x[:1]).bytes
     if not isinstance(divisor, torch.Tensor):
         assert packed.tensor_bytes == counted, "an open end takes no bytes"
+
+
+def test_a_shift_that_two_layers_share_counts_for_both(tmp_path):
+    class Fork(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.norm = nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4)
+            self.one, self.two = (nn.Conv2d(4, 2, 1, bias=False) for _ in range(2))
+
+        def forward(self, x):
+            x = self.norm(self.stem(x))
+            return torch.cat([self.one(x), self.two(x)], 1)
+
+    model = binarized(Fork(), "reactnet", keep_first=False, keep_last=False).eval()
+    x = torch.zeros(1, 3, 8, 8)
+    packed = pack(model, x, tmp_path / "m.surge")
+    assert packed.folded_bytes > 0
+    assert packed.tensor_bytes + packed.folded_bytes == summary(model, x).bytes

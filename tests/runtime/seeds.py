@@ -50,6 +50,7 @@ class Tokens(nn.Module):
 
     def forward(self, x):
         x = F.pad(x, (1, -1, -2, 2)) * x.mean((2, 3), keepdim=True).sigmoid()
+        x = F.max_pool2d(F.channel_shuffle(x, 2), 3, 1, 1, ceil_mode=True)
         x = self.patches(x).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(x), -1, -1), x], dim=1)
         x = x + self.inner(x, x, x, need_weights=False)[0]

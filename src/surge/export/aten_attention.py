@@ -83,6 +83,8 @@ def check_layout(low: "Lowering", node: fx.Node, arguments: list[Any]) -> None:
         )
         if item.name in low.heads and target not in HEADED and not by_number:
             low.refuse(node, "has no operator in the packed format for the heads of an attention")
+        if item.name in low.grouped and target not in (*MOVES, *VIEWS, *COPIES):
+            low.refuse(node, "has no operator in the packed format for groups of channels")
         if low.value(item) in low.stacks and target not in STACKED:
             low.refuse(node, "has no operator in the packed format for a stack of matrices")
 
@@ -130,6 +132,13 @@ def _move(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     else:
         one, other = int(a[1]) % rank, int(a[2]) % rank
         axes[one], axes[other] = other, one
+    if a[0].name in low.grouped:
+        groups, second = low.grouped[a[0].name]
+        if axes != [0, 2, 1, 3, 4]:
+            low.refuse(node, "moves groups of channels in another way than a shuffle")
+        low.alias[node.name] = low.value(a[0])
+        low.grouped[node.name] = (groups, not second)
+        return
     if known is None and axes == [0, 2, 1]:
         # Rows of tokens are a sequence seen from the side: the engine has both alike.
         value = low.value(a[0])

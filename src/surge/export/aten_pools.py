@@ -29,10 +29,10 @@ def _pooled(low: "Lowering", node: fx.Node, x: Any) -> tuple[str, bool]:
 
 @handles("aten.max_pool2d.default", "aten.max_pool1d.default")
 def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, kernel, stride, padding, dilation, ceil_mode = a
+    x, kernel, stride, padding, dilation, _ = a
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, dilation, flat=flat)
-    _check_ceiling(low, node, numbers, ceil_mode, low.shape(x)[2:])
+    _hang_over(low, node, numbers, low.shape(x)[2:])
     if max(numbers["dilation"]) > 1 and any(numbers["padding"]):
         low.refuse(node, "has both dilation and padding")
     low.emit(node, "max_pool", [source], numbers=numbers)
@@ -40,21 +40,18 @@ def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 @handles("aten.avg_pool2d.default", "aten.avg_pool1d.default")
 def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
-    x, kernel, stride, padding, ceil_mode, include_pad, divisor = [*a, None][:7]
+    x, kernel, stride, padding, _, include_pad, divisor = [*a, None][:7]
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, 1, flat=flat)
     size = numbers["kernel"]
-    inside = [min(k, s) for k, s in zip(size, low.shape(x)[-len(size) :], strict=True)]
-    single = node.meta["val"].shape[2:].numel() == 1 and not any(numbers["padding"])
-    if ceil_mode and not flat and divisor is None and single:
-        # The only window may hang over the edge; what is beyond counts for nothing.
-        numbers["kernel"] = size = inside
-    _check_ceiling(low, node, numbers, ceil_mode, low.shape(x)[2:])
+    over = _hang_over(low, node, numbers, low.shape(x)[2:])
+    if over and include_pad and any(numbers["padding"]) and divisor is None:
+        low.refuse(node, "counts a part of the border in windows over the edge (ceil_mode=True)")
     if divisor is not None and not 1 <= divisor <= MOST:
         low.refuse(node, f"divides by {divisor}; accepted are 1 to {MOST}")
     if divisor is not None:
         numbers["divisor"] = int(divisor)
-    elif include_pad or not any(numbers["padding"]):
+    elif not over and (include_pad or not any(numbers["padding"])):
         numbers["divisor"] = size[0] * size[1]
     low.emit(node, "avg_pool", [source], numbers=numbers)
 
@@ -76,20 +73,17 @@ def _norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "square_root", [sums])
 
 
-def _check_ceiling(
-    low: "Lowering",
-    node: fx.Node,
-    numbers: dict[str, Any],
-    ceil_mode: bool,
-    sizes: tuple[int, ...],
-) -> None:
-    """Refuse windows that hang over the edge; a ceiling that changes nothing is fine."""
-    made = node.meta["val"].shape[2:] if ceil_mode else ()
-    for axis, size, wanted in zip((0, 1)[-len(sizes) :], sizes, made, strict=False):
+def _hang_over(
+    low: "Lowering", node: fx.Node, numbers: dict[str, Any], sizes: tuple[int, ...]
+) -> bool:
+    """Let windows hang over the edge, if any does; return whether one does."""
+    made = node.meta["val"].shape[2:]
+    for axis, size, wanted in zip((0, 1)[-len(sizes) :], sizes, made, strict=True):
         span = numbers["dilation"][axis] * (numbers["kernel"][axis] - 1) + 1
         room = size + 2 * numbers["padding"][axis] - span
         if room // numbers["stride"][axis] + 1 != wanted:
-            low.refuse(node, "has windows over the edge (ceil_mode=True)")
+            numbers["ceiling"] = 1
+    return "ceiling" in numbers
 
 
 def _pool_all(low: "Lowering", node: fx.Node, x: Any, size: list[int]) -> None:

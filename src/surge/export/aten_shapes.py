@@ -69,6 +69,8 @@ def _select(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     before = low.shape(a[0])
     after = tuple(int(size) for size in node.meta["val"].shape)
+    if _shuffles(low, node, a[0], after):
+        return
     if as_heads(low, node, a[0], after):
         return
     if after == before:
@@ -79,6 +81,30 @@ def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         low.emit(node, "flatten", [a[0]], numbers={"channels_first": int(first)})
     elif not renames(low, node, a[0], after) and not _in_rows(low, node, a[0], after):
         low.refuse(node, f"reshapes {before} to {after}, batch included")
+
+
+@handles("aten.channel_shuffle.default")
+def _channel_shuffle(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+    if not low.is_image(a[0]):
+        low.refuse(node, "shuffles channels of something other than images")
+    low.emit(node, "shuffle", [a[0]], numbers={"groups": int(a[1])})
+
+
+def _shuffles(low: "Lowering", node: fx.Node, x: fx.Node, after: tuple[int, ...]) -> bool:
+    """Split channels into groups, or join them again, shuffled; return whether a reshape does."""
+    before, known = low.shape(x), low.grouped.get(x.name)
+    if known is not None:
+        groups, second = known
+        if after != before or not second:
+            low.refuse(node, f"joins groups of channels in another way than shuffled, to {after}")
+        low.emit(node, "shuffle", [low.value(x)], numbers={"groups": groups})
+        return True
+    split = low.is_image(x) and len(after) == 5 and after[3:] == before[2:]
+    if not split or after[0] != before[0] or after[1] * after[2] != before[1]:
+        return False
+    low.alias[node.name] = low.value(x)
+    low.grouped[node.name] = (after[1], False)
+    return True
 
 
 def _in_rows(low: "Lowering", node: fx.Node, x: Any, after: tuple[int, ...]) -> bool:

@@ -71,6 +71,8 @@ class Lowering:
         """Values of four dimensions that are no images: the engine has the last as channels."""
         self.heads: dict[str, aten_attention.Heads] = {}
         """fx nodes that look at ``[N, tokens, features]`` as heads; their value is that."""
+        self.grouped: dict[str, tuple[int, bool]] = {}
+        """fx nodes that look at channels in groups: how many, and whether these come second."""
         self.tables: dict[str, tuple[Tensor, int]] = {}
         """Constants that are rows of a table, from the named one on."""
         self.renamed: dict[str, str] = {}
@@ -116,7 +118,10 @@ class Lowering:
             )
         if results[0].name in self.constants:
             raise ExportError("pack: the model's output does not depend on its input.")
-        if results[0].name in self.heads or self.value(results[0]) in self.stacks:
+        if (
+            results[0].name in {**self.heads, **self.grouped}
+            or self.value(results[0]) in self.stacks
+        ):
             raise ExportError("pack: the model returns heads of an attention, not a plain tensor.")
         return self.as_rows(results[0], results[0])
 
@@ -304,8 +309,10 @@ class Lowering:
         if "dropout" in str(node.target) and arguments[2] and arguments[1] > 0:
             self.refuse(node, "drops values in evaluation, too; give it training=self.training")
         self.alias[node.name] = self.value(x)
-        if x.name in self.heads:
-            self.heads[node.name] = self.heads[x.name]
+        views: tuple[dict[str, Any], ...] = (self.heads, self.grouped)
+        for view in views:
+            if x.name in view:
+                view[node.name] = view[x.name]
 
     def _evaluate(self, node: fx.Node) -> Any:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

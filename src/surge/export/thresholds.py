@@ -37,7 +37,8 @@ def fold_thresholds(graph: Graph) -> None:
         node.activation = Activation("between", vectors=_stored(ends, before))
         for reader in readers:
             reader.shift = None
-        graph.folded += _bytes(before) - _bytes(_vectors(node))
+        more = [shift for shift in shifts[1:] if shift is not None]
+        graph.folded += _bytes(before + more) - _bytes(_vectors(node))
 
 
 def _vectors(node: Node) -> list[Tensor]:
@@ -95,7 +96,7 @@ def _reads_sums(graph: Graph, node: Node) -> bool:
     return source is not None and source.op == "binary_conv2d" and source.residual is None
 
 
-MOVES = ("flatten", "subsample", "transpose")
+MOVES = ("flatten", "rows", "subsample", "transpose")
 """Operators that move values and change none: +1 and -1 stay what they are."""
 
 

@@ -115,7 +115,8 @@ def test_gates_and_moved_pixels_are_rebuilt(tmp_path):
     engine = import_engine()
     torch.manual_seed(0)
     gated = Applies(lambda x: F.silu(F.pad(x, (1, 0, -1, 2))).flatten(2).unflatten(2, (7, -1)))
-    layers = [nn.Conv2d(3, 8, 3), gated, nn.Flatten(), nn.Linear(8 * 49, 4)]
+    pools = [nn.ChannelShuffle(4), nn.MaxPool2d(2, ceil_mode=True), nn.AvgPool2d(3, ceil_mode=True)]
+    layers = [nn.Conv2d(3, 8, 3), gated, *pools, nn.Flatten(), nn.Linear(8 * 4, 4)]
     model, x = nn.Sequential(*layers).eval(), torch.randn(3, 3, 8, 8)
     pack(model, x[:1], tmp_path / "m.surge")
     work = workload_of(tmp_path / "m.surge")

@@ -189,7 +189,7 @@ def _step(node: dict[str, Any], arrays: dict[str, Any], *, real: bool) -> nn.Mod
             return Epilogue(None, node, vectors)
         case "max_pool":
             window = (node["kernel"], node["stride"], node["padding"], node["dilation"])
-            return nn.MaxPool2d(*window)
+            return nn.MaxPool2d(*window, ceil_mode=bool(node.get("ceiling")))
         case "avg_pool":
             return Plain(_average(node))
         case "pad_channels":
@@ -201,6 +201,9 @@ def _step(node: dict[str, Any], arrays: dict[str, Any], *, real: bool) -> nn.Mod
         case "rows":
             count = int(node["count"])
             return Plain(lambda x: x.reshape(*x.shape[:2], count, -1))
+        case "shuffle":
+            groups = int(node["groups"])
+            return Plain(lambda x: F.channel_shuffle(x, groups))
         case "subsample":
             down, right = _pair(node["stride"])
             return Plain(lambda x: x[:, :, ::down, ::right])
@@ -244,7 +247,8 @@ def _average(node: dict[str, Any]) -> Callable[[Tensor], Tensor]:
     )
     divisor = node.get("divisor")
     if divisor is None:
-        return lambda x: F.avg_pool2d(x, kernel, stride, padding, count_include_pad=False)
+        ceiling = bool(node.get("ceiling"))
+        return lambda x: F.avg_pool2d(x, kernel, stride, padding, ceiling, count_include_pad=False)
     if dilation == (1, 1) and all(2 * p <= k for p, k in zip(padding, kernel, strict=True)):
         return lambda x: F.avg_pool2d(x, kernel, stride, padding, divisor_override=int(divisor))
 
