@@ -47,7 +47,8 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
     const Shape& result = shape(node.output);
     const SignSink& sink = plan_.sinks[size_t(step.signs)];
     const BinaryFilters& filters = step.binary;
-    int64_t per_group = result.c / node.groups, padded = filters.blocks * kLanes;
+    int64_t per_group = step.depthwise ? result.c : result.c / node.groups;
+    int64_t padded = filters.blocks * kLanes;
     const uint32_t* bits =
         buffer<uint32_t>(sink.buffer) + y * node.window.stride[0] * sink.row_words();
     size_t row_class = size_t(filters.rows.of_position[size_t(y)]) * filters.columns.taps.size() *
@@ -58,7 +59,8 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
     call.step = node.window.stride[1] * sink.pixel_words();
     call.blocks = filters.blocks;
     call.counts = reinterpret_cast<int32_t*>(scratch);
-    for (int64_t g = 0; g < node.groups; ++g)
+    int64_t groups = step.depthwise ? 1 : node.groups;
+    for (int64_t g = 0; g < groups; ++g)
         for (int64_t x = 0; x < result.w; x += step.chunk) {
             call.pixels = std::min(step.chunk, result.w - x);
             call.input = bits + g * sink.words + x * call.step;
@@ -71,7 +73,13 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
             end.base_pitch = filters.base_pitch;
             end.classes = filters.columns.of_position.data() + x;
             choose_channels(end, node, g * per_group, per_group);
-            if (node.groups > 1) {
+            if (step.depthwise) {
+                kernels_.binary_depth_row({call.input, call.offsets, call.words, call.step,
+                                           call.pixels, result.c, call.weights, call.counts});
+                kernels_.finish_row(end);
+                continue;
+            }
+            if (groups > 1) {
                 kernels_.binary_row(call);
                 kernels_.finish_row(end);
                 continue;
@@ -93,7 +101,8 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
 void Executor::float_row(const Step& step, const Node& node, int64_t y, float* out,
                          char* scratch) {
     const Shape &in = shape(node.inputs[0]), &result = shape(node.output);
-    int64_t per_group = result.c / node.groups, depth = in.c / node.groups;
+    int64_t groups = step.depthwise ? 1 : node.groups;
+    int64_t per_group = result.c / groups, depth = in.c / groups;
     int64_t columns = in.w + 2 * node.window.padding[1];
     const float* source = step.padded >= 0 ? buffer<float>(step.padded) : value(node.inputs[0]);
     y *= step.joined;
@@ -106,13 +115,18 @@ void Executor::float_row(const Step& step, const Node& node, int64_t y, float* o
     call.kind = step.real.kind;
     call.sums = reinterpret_cast<float*>(scratch);
     int64_t pixels = result.w * step.joined;
-    for (int64_t g = 0; g < node.groups; ++g)
+    for (int64_t g = 0; g < groups; ++g)
         for (int64_t x = 0; x < pixels; x += step.chunk) {
             call.pixels = std::min(step.chunk, pixels - x);
             call.input = source + y * node.window.stride[0] * columns * in.c + g * depth +
                          x * call.step;
             call.weights = step.real.group(g);
-            kernels_.float_row(call);
+            if (step.depthwise)
+                kernels_.float_depth_row({call.input, call.offsets, call.runs, call.step,
+                                          call.pixels, result.c,
+                                          static_cast<const float*>(call.weights), call.sums});
+            else
+                kernels_.float_row(call);
             FinishRow end = finish(node, y, x, out);
             end.pixels = call.pixels;
             end.sums = call.sums;

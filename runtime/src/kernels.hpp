@@ -26,6 +26,19 @@ struct BinaryRow {
     int32_t* counts;
 };
 
+// The same where filter f reads word f of a pixel alone (a depthwise convolution: one channel a
+// word): x = input[p * step + offsets[k] + f], whose only bit is the lowest.
+struct BinaryDepthRow {
+    const uint32_t* input;
+    const int32_t* offsets;  // of the taps
+    int64_t taps;
+    int64_t step;
+    int64_t pixels;
+    int64_t channels;
+    const uint32_t* weights;  // [ceil(channels / kLanes)][taps][kLanes]
+    int32_t* counts;          // [pixels][ceil(channels / kLanes) * kLanes]
+};
+
 // How real weights are kept in memory; wider than stored only where they are read often.
 enum class Weights : int { F32, F16, I8 };
 
@@ -44,6 +57,18 @@ struct FloatRow {
     const void* weights;  // [blocks][runs * length][kLanes]
     int64_t blocks;
     float* sums;  // [pixels][blocks * kLanes]
+};
+
+// The same where filter f reads channel f of a pixel alone.
+struct FloatDepthRow {
+    const float* input;
+    const int32_t* offsets;
+    int64_t taps;
+    int64_t step;
+    int64_t pixels;
+    int64_t channels;
+    const float* weights;
+    float* sums;
 };
 
 // The same for inputs of 8 bits without and weights with a sign, in quads of channels:
@@ -169,7 +194,9 @@ struct Kernels {
     void (*binary_row)(const BinaryRow&);
     // Both in one, without groups; row.counts is scratch space.
     void (*binary_finish)(const BinaryRow& row, const FinishRow& end);
+    void (*binary_depth_row)(const BinaryDepthRow&);
     void (*float_row)(const FloatRow&);
+    void (*float_depth_row)(const FloatDepthRow&);
     void (*byte_row)(const ByteRow&);
     void (*finish_row)(const FinishRow&);  // does not write bits
     void (*sign_row)(const SignRow&);

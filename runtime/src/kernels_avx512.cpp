@@ -307,8 +307,10 @@ void plane_bits(const PlaneBits& row) {
 
 extern const Kernels kAvx512Kernels;
 const Kernels kAvx512Kernels = {
-    "avx512",    binary_row, binary_finish, float_row,   byte_row, finish_row,
-    sign_row, max_row,    average_row,   byte_pixels, plane_bits, add_plane,
+    "avx512",          binary_row,      binary_finish, binary_depth_row,
+    float_row,       float_depth_row, byte_row,      finish_row,
+    sign_row,        max_row,         average_row,   byte_pixels,
+    plane_bits, add_plane,
 };
 
 }  // namespace surge

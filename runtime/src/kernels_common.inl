@@ -141,6 +141,61 @@ inline void binary_then_finish(const BinaryRow& row, const FinishRow& end, Count
 constexpr float kLowest = -__builtin_huge_valf();
 inline float larger(float a, float b) { return a > b ? a : b; }  // a NaN as a is passed over
 
+// Taps of kLanes channels side by side. As a vector: the compiler would rather add taps in parallel.
+inline void depth_block(const uint32_t* input, const int32_t* offsets, int64_t taps,
+                        const uint32_t* weights, int32_t* out) {
+    typedef uint32_t Lanes __attribute__((vector_size(kLanes * 4)));
+    Lanes sum = {};
+    for (int64_t k = 0; k < taps; ++k) {
+        Lanes x, w;
+        __builtin_memcpy(&x, input + offsets[k], sizeof x);
+        __builtin_memcpy(&w, weights + k * kLanes, sizeof w);
+        sum = sum + (x ^ w);
+    }
+    __builtin_memcpy(out, &sum, sizeof sum);
+}
+
+inline void depth_block(const float* input, const int32_t* offsets, int64_t taps,
+                        const float* weights, float* out) {
+    float lanes[kLanes] = {};
+    for (int64_t k = 0; k < taps; ++k) {
+        const float *x = input + offsets[k], *w = weights + k * kLanes;
+#pragma GCC unroll 16
+        for (int64_t i = 0; i < kLanes; ++i) lanes[i] = __builtin_fmaf(x[i], w[i], lanes[i]);
+    }
+    for (int64_t i = 0; i < kLanes; ++i) out[i] = lanes[i];
+}
+
+inline int32_t depth_add(int32_t sum, uint32_t x, uint32_t w) { return sum + int32_t(x ^ w); }
+inline float depth_add(float sum, float x, float w) { return __builtin_fmaf(x, w, sum); }
+
+template <typename Row, typename Word, typename Sum>
+inline void depth_pixels(const Row& call, const Word* weights, Sum* sums) {
+    const Row row = call;
+    const int64_t blocks = (row.channels + kLanes - 1) / kLanes;
+    for (int64_t p = 0; p < row.pixels; ++p)
+        for (int64_t b = 0; b < blocks; ++b) {
+            const Word *input = row.input + p * row.step + b * kLanes;
+            const Word *w = weights + b * row.taps * kLanes;
+            Sum* out = sums + (p * blocks + b) * kLanes;
+            const int64_t left = row.channels - b * kLanes;
+            if (left >= kLanes) {
+                depth_block(input, row.offsets, row.taps, w, out);
+                continue;
+            }
+            for (int64_t i = 0; i < left; ++i) {
+                Sum sum = {};
+                for (int64_t k = 0; k < row.taps; ++k)
+                    sum = depth_add(sum, input[row.offsets[k] + i], w[k * kLanes + i]);
+                out[i] = sum;
+            }
+        }
+}
+
+void binary_depth_row(const BinaryDepthRow& row) { depth_pixels(row, row.weights, row.counts); }
+
+void float_depth_row(const FloatDepthRow& row) { depth_pixels(row, row.weights, row.sums); }
+
 void max_row(const MaxRow& row) {
     int64_t values = row.width * row.channels, channels = row.channels;
     const float* column = row.rows[0];

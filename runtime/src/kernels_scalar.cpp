@@ -80,8 +80,10 @@ void binary_finish(const BinaryRow& row, const FinishRow& end) {
 
 extern const Kernels kScalarKernels;
 const Kernels kScalarKernels = {
-    "scalar",    binary_row, binary_finish, float_row,   byte_row, finish_row,
-    sign_row, max_row,    average_row,   byte_pixels, plane_bits_one_by_one, add_plane,
+    "scalar",          binary_row,      binary_finish, binary_depth_row,
+    float_row,       float_depth_row, byte_row,      finish_row,
+    sign_row,        max_row,         average_row,   byte_pixels,
+    plane_bits_one_by_one, add_plane,
 };
 
 }  // namespace surge

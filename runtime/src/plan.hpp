@@ -54,6 +54,7 @@ struct Step {
     int second = -1;  // sink of the second factor of a product of two values
     int packed = -1;  // buffer of that factor in the order of weights
     bool skipped = false;  // whether its value is only needed as bits that others write
+    bool depthwise = false;  // whether a convolution has one channel per filter, its own
     bool planar = false;  // whether a convolution of few bits is computed plane by plane
     std::vector<int> sinks;        // that this step writes
     int fused = -1;                // the one of them that the kernel writes by itself

@@ -86,6 +86,8 @@ void prepare(const Container& file, Plan& plan, Step& step) {
     const Node& op = plan.node(step);
     const Shape &in = plan.shape(op.inputs[0]), &out = plan.shape(step.output);
     int64_t columns = in.w + 2 * op.window.padding[1];
+    bool convolves = op.op == Op::BinaryConv || op.op == Op::Conv;
+    step.depthwise = convolves && !step.planar && is_depthwise(op, in, out);
     if (op.op == Op::BinaryConv) {
         step.binary = make_binary(file, op, in, out);
         const SignSink& sink = plan.sinks[size_t(step.signs)];

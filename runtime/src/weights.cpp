@@ -28,9 +28,9 @@ std::vector<int32_t> ones_per_tap(const Tensor& weight, int64_t channels, int64_
 }
 
 void fill_base(BinaryFilters& filters, const Node& node, const std::vector<int32_t>& ones,
-               int64_t depth, int64_t channels) {
+               int64_t depth, int64_t channels, int64_t per_group) {
     int64_t taps = node.window.taps(), columns = node.window.kernel[1];
-    int64_t padded = filters.blocks * kLanes, per_group = channels / node.groups;
+    int64_t padded = filters.blocks * kLanes;
     int32_t* base = filters.base.as<int32_t>();
     for (auto row : filters.rows.taps)
         for (auto column : filters.columns.taps) {
@@ -69,17 +69,17 @@ BorderClasses border_classes(const Window& window, int axis, int64_t size, int64
 
 namespace {
 
-// Bits from `bit` on, filters side by side.
+// Bits from `bit` on, so many filters side by side.
 BinaryFilters interleave_bits(const Tensor& source, const Node& node, const Shape& in,
-                              const Shape& out, int64_t bit) {
+                              const Shape& out, int64_t bit, int64_t per_group) {
     int64_t taps = node.window.taps(), depth = in.c / node.groups;
-    int64_t per_group = out.c / node.groups, group_words = ceil_div(depth, kWordBits);
+    int64_t group_words = ceil_div(depth, kWordBits);
     BinaryFilters filters;
     filters.words = bounded(taps, group_words, node);
     filters.blocks = ceil_div(per_group, kLanes);
     int64_t padded = filters.blocks * kLanes;
     bounded(depth, taps * 8, node);  // so that every count fits into 32 bits
-    int64_t total = bounded(bounded(node.groups, padded, node), filters.words, node);
+    int64_t total = bounded(bounded(out.c / per_group, padded, node), filters.words, node);
     filters.weights = AlignedMemory(size_t(total) * 4);
     uint32_t* words = filters.weights.as<uint32_t>();
     for (int64_t f = 0; f < out.c; ++f) {
@@ -101,14 +101,15 @@ BinaryFilters make_binary(const Container& file, const Node& node, const Shape& 
                           const Shape& out) {
     const Tensor& source = file.tensor(node.weight);
     int64_t taps = node.window.taps(), depth = in.c / node.groups;
-    BinaryFilters filters = interleave_bits(source, node, in, out, 0);
+    int64_t per_group = is_depthwise(node, in, out) ? out.c : out.c / node.groups;
+    BinaryFilters filters = interleave_bits(source, node, in, out, 0, per_group);
     filters.rows = border_classes(node.window, 0, in.h, out.h);
     filters.columns = border_classes(node.window, 1, in.w, out.w);
-    filters.base_pitch = node.groups * filters.blocks * kLanes;
+    filters.base_pitch = out.c / per_group * filters.blocks * kLanes;
     int64_t classes = int64_t(filters.rows.taps.size() * filters.columns.taps.size());
     bounded(bounded(classes, filters.base_pitch, node), taps, node);
     filters.base = AlignedMemory(size_t(classes * filters.base_pitch) * 4);
-    fill_base(filters, node, ones_per_tap(source, out.c, taps, depth), depth, out.c);
+    fill_base(filters, node, ones_per_tap(source, out.c, taps, depth), depth, out.c, per_group);
     return filters;
 }
 
@@ -118,7 +119,7 @@ PlaneFilters make_plane(const Container& file, const Node& node, const Shape& in
     int64_t depth = node.window.taps() * (in.c / node.groups), per_group = out.c / node.groups;
     int64_t bit = plane * out.c * depth;
     PlaneFilters filters;
-    filters.bits = interleave_bits(source, node, in, out, bit);
+    filters.bits = interleave_bits(source, node, in, out, bit, per_group);
     int64_t padded = filters.bits.blocks * kLanes;
     filters.ones.assign(size_t(node.groups * padded), 0);
     for (int64_t f = 0; f < out.c; ++f)
@@ -168,13 +169,14 @@ void interleave(FloatFilters& filters, int64_t channels, int64_t per_group, Valu
 FloatFilters make_float(const Container& file, const Node& node, const Shape& in,
                         const Shape& out) {
     const Tensor& source = file.tensor(node.weight);
-    int64_t per_group = out.c / node.groups;
+    bool depthwise = is_depthwise(node, in, out);
+    int64_t per_group = depthwise ? out.c : out.c / node.groups;
     FloatFilters filters;
     filters.depth = node.window.taps() * (in.c / node.groups);
     filters.blocks = ceil_div(per_group, kLanes);
-    bounded(bounded(node.groups, filters.blocks * kLanes, node), filters.depth, node);
+    bounded(bounded(out.c / per_group, filters.blocks * kLanes, node), filters.depth, node);
     // Weights that are read once or a few times per run stay narrow: reading them is the work.
-    bool narrow = out.h * out.w <= 4;
+    bool narrow = out.h * out.w <= 4 && !depthwise;
     if (narrow && source.dtype == Dtype::F16) {
         filters.kind = Weights::F16;
         interleave<uint16_t>(filters, out.c, per_group, [&](int64_t i) {

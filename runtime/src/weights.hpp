@@ -23,7 +23,7 @@ BorderClasses border_classes(const Window& window, int axis, int64_t size, int64
 
 struct BinaryFilters {
     int64_t words = 0;         // of a filter: taps * words of a group's channels
-    int64_t blocks = 0;        // of a group
+    int64_t blocks = 0;        // of a group, or, depthwise, of all channels
     AlignedMemory weights;     // [groups][blocks][words][kLanes]
     BorderClasses rows, columns;
     // dot = base - 2 * count. Beyond the border the input bits are 0: what they add to the count is
@@ -61,6 +61,11 @@ struct ByteFilters {
     int64_t blocks = 0;
     AlignedMemory weights;  // [blocks][quads][kLanes][4]
 };
+
+// Whether every filter reads one channel, its own.
+inline bool is_depthwise(const Node& node, const Shape& in, const Shape& out) {
+    return node.groups > 1 && node.groups == in.c && node.groups == out.c;
+}
 
 BinaryFilters make_binary(const Container& file, const Node& node, const Shape& in,
                           const Shape& out);

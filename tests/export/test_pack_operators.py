@@ -185,3 +185,27 @@ def test_rows_of_tokens_keep_their_order(engine, tmp_path):
     with torch.no_grad():
         head = nn.Sequential(*model, nn.Flatten(), nn.Linear(15, 2)).eval()
     assert_close(packed_output(engine, head, x, tmp_path / "h.surge"), expected(head, x))
+
+
+@pytest.mark.parametrize("behind", [nn.Identity, nn.MaxPool2d, nn.BatchNorm2d])
+@pytest.mark.parametrize(
+    "window", [{}, {"padding": 1}, {"padding": 2, "stride": 2}, {"padding": (2, 0), "dilation": 2}]
+)
+@pytest.mark.parametrize("method", [None, "bnn", "reactnet"])
+@pytest.mark.parametrize("channels", [2, 16, 20, 48, 37])
+def test_depthwise_convolutions_are_torchs(engine, tmp_path, channels, method, window, behind):
+    """Filters with one channel each, which the kernels take side by side."""
+    torch.manual_seed(0)
+    options = {"kernel_size": 3, "groups": channels, "bias": method is None, **window}
+    layers = [nn.Conv2d(3, channels, 1), nn.BatchNorm2d(channels)]
+    if method is None:
+        layers.append(nn.Conv2d(channels, channels, **options))
+    else:
+        layers.append(surge.BinaryConv2d(channels, channels, method=method, **options))
+    layers.append(behind(2) if behind is nn.MaxPool2d else behind(channels))
+    # Its signs are read, too.
+    layers += [surge.BinaryConv2d(channels, 5, 1, bias=False, method="reactnet")]
+    x = torch.randn(3, 3, 9, 8)
+    model = settle(nn.Sequential(*layers), x)
+    for part in (model[:4], model):
+        assert_close(packed_output(engine, part, x, tmp_path / "m.surge"), expected(part, x))

@@ -43,7 +43,9 @@ class Tokens(nn.Module):
 
     def __init__(self):
         super().__init__()
+        self.sharp = nn.Conv2d(2, 2, 3, padding=1, groups=2)
         self.patches = nn.Conv2d(2, 12, 4, 4)
+        self.deep = nn.Conv2d(12, 12, 3, padding=1, groups=12, bias=False)
         self.first = nn.Parameter(torch.randn(1, 1, 12))
         self.inner = nn.MultiheadAttention(12, 2, batch_first=True)
         self.middle, self.out = nn.Linear(12, 20), nn.Linear(20, 3)
@@ -51,7 +53,8 @@ class Tokens(nn.Module):
     def forward(self, x):
         x = F.pad(x, (1, -1, -2, 2)) * x.mean((2, 3), keepdim=True).sigmoid()
         x = F.max_pool2d(F.channel_shuffle(x, 2), 3, 1, 1, ceil_mode=True)
-        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = self.patches(self.sharp(x))
+        x = (x + self.deep(x)).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(x), -1, -1), x], dim=1)
         x = x + self.inner(x, x, x, need_weights=False)[0]
         return self.out(F.hardtanh(self.middle(x[:, 1:]).mean(1)))
