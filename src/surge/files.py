@@ -47,6 +47,24 @@ def write_whole(path: Path, content: bytes) -> Path:
 
 
 def check_folder(out: Path, option: str = "--out") -> Path:
+    """Return the innermost folder on the way to ``out`` that is there already; it takes new files.
+
+    Raises:
+        ConfigError: it takes none, or a file is in the way.
+    """
+    place = nearest_folder(out, option)
+    try:
+        with tempfile.TemporaryFile(dir=place):  # permissions do not tell: root has them all
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {out}: nothing can be written in {place} ({error.strerror}); choose another "
+            "folder."
+        ) from error
+    return place
+
+
+def nearest_folder(out: Path, option: str = "--out") -> Path:
     """Return the innermost folder on the way to ``out`` that is there already.
 
     Raises:

@@ -29,8 +29,11 @@ def demo(out, *more):
 
 
 def stored(out):
-    lines = (out / "results" / "digits.jsonl").read_text().splitlines()
-    return {line["row"]: line["last"] for line in map(json.loads, lines)}
+    return {line["row"]: line["last"] for line in map(json.loads, lines(out))}
+
+
+def lines(out):
+    return (out / "results" / "digits.jsonl").read_text().splitlines()
 
 
 @pytest.fixture
@@ -64,11 +67,14 @@ def test_demo_makes_one_page_with_the_numbers(tmp_path, capsys, one_picture):
     assert f"takes {size} bytes" in printed and f"takes {size} bytes" in text
     assert f"it scores {found['cnn-recu']:.2f} %" in text
 
-    # Again, two at a time: the old runs are replaced, and the numbers are the same.
+    # Again, two at a time: the old runs are replaced, and the numbers are the same. Somebody's own
+    # result beside the demo's stays, and is not in its table.
+    own = json.dumps({**json.loads(lines(out)[0]), "seed": 7, "last": 1.0})
+    (out / "results" / "digits.jsonl").write_text("\n".join([own, *lines(out)]) + "\n")
     recipes = demonstrating.demo.digits_recipes(2)[:2]
     table, runs = demonstrating.digits_study(recipes, (0,), out, 2, Console(quiet=True))
-    assert stored(out) == {row.row: row.last.mean for row in table}
-    assert stored(out).items() <= found.items() and len(runs) == 2
+    assert {row.row: row.last.mean for row in table}.items() <= found.items() and len(runs) == 2
+    assert stored(out) == found and lines(out)[0] == own
 
 
 def test_demo_keeps_what_it_did_not_write(tmp_path):
@@ -78,8 +84,38 @@ def test_demo_keeps_what_it_did_not_write(tmp_path):
     mine.parent.mkdir(parents=True)
     mine.write_text("not a run")
     jobs[0].folder.joinpath("figures").mkdir()
-    demonstrating._clear(jobs, tmp_path / "results")
+    demonstrating._clear(jobs)
     assert mine.exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["report.html", "results/digits.jsonl", "runs/own/config.yaml", "toy/log.npz"]
+)
+def test_demo_refuses_a_folder_that_holds_what_no_demo_made(tmp_path, capsys, monkeypatch, name):
+    own = tmp_path / name
+    own.parent.mkdir(parents=True, exist_ok=True)
+    own.write_text("mine")
+    monkeypatch.chdir(tmp_path)
+    assert demo(".") == 2
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and said.out == ""
+    assert f"--out . holds {own.relative_to(tmp_path).parts[0]}, and no .surge-demo" in said.err
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [own]
+
+
+def test_demo_may_replace_what_an_earlier_one_made(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    demonstrating.claim(tmp_path)
+    (tmp_path / "report.html").write_text("of an earlier demo")
+    demonstrating.claim(tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_demo_says_at_once_that_nothing_can_be_written(tmp_path, capsys, read_only):
+    read_only(tmp_path)
+    assert demo(tmp_path / "out") == 2
+    said = capsys.readouterr()
+    assert f"nothing can be written in {tmp_path}" in said.err and said.out == ""
 
 
 @pytest.mark.parametrize("module", ["matplotlib", "sklearn.datasets"])

@@ -1,6 +1,7 @@
 """``surge detect`` with a small detector, on pictures and on things that are none."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -122,6 +123,23 @@ def test_two_pictures_of_one_name_are_not_drawn_over_each_other(trained, photo, 
     other.write_bytes(photo.read_bytes())
     assert detect(photo, other, "--model", trained, "--out", tmp_path / "drawn") == 2
     assert "Two pictures would be drawn to" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["photo.png", "link.png", "./deeper/../photo.png"])
+def test_a_picture_is_not_drawn_over_itself(photo, capsys, monkeypatch, out):
+    monkeypatch.chdir(photo.parent)
+    before = photo.read_bytes()
+    Path("deeper").mkdir()
+    Path("link.png").symlink_to(photo)
+    assert detect(photo, "--model", "nowhere", "--out", out) == 2
+    assert "is a picture to look at, and would be drawn over" in capsys.readouterr().err
+    assert photo.read_bytes() == before
+
+
+def test_a_picture_is_not_drawn_over_another_one_that_is_given(photo, capsys):
+    other = photo.with_name("photo.detected.png")
+    assert detect(photo, other, "--model", "nowhere") == 2
+    assert f"{other} is a picture to look at" in capsys.readouterr().err
 
 
 def test_drawing_stays_within_the_picture_and_leaves_the_original():

@@ -321,3 +321,21 @@ def test_several_processes_are_refused_and_told_what_to_do(reproduce, tmp_path, 
 def test_workers_for_a_table_without_files_are_refused(reproduce):
     code, _, err = reproduce(*ROWS, "--workers", "2")
     assert code == 2 and "--workers changes nothing" in err
+
+
+@pytest.mark.parametrize("option", ["--results", "--runs"])
+def test_a_place_that_takes_no_files_is_refused_before_the_first_run(
+    reproduce, tmp_path, read_only, option
+):
+    (tmp_path / "ro").mkdir()
+    read_only(tmp_path / "ro")
+    code, out, err = reproduce(*ROWS, "--seeds", "0", option, "ro")
+    assert (code, out) == (2, "") and f"{option} ro: nothing can be written in" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_full_table_is_printed_from_a_place_that_takes_no_files(reproduce, tmp_path, read_only):
+    reproduce(*ROWS, "--seeds", "0")
+    read_only(tmp_path / "results")
+    assert reproduce(*ROWS, "--seeds", "0")[0] == 0
+    assert reproduce(*ROWS, "--table-only")[0] == 0

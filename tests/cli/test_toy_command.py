@@ -33,3 +33,10 @@ def test_toy_without_matplotlib_is_said_before_the_work(tmp_path, capsys, monkey
     assert main(["toy", "--out", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
     assert "pip install surge-bnn[demo]" in captured.err and captured.out == ""
+
+
+def test_toy_says_at_once_that_nothing_can_be_written(tmp_path, capsys, read_only):
+    read_only(tmp_path)
+    assert main(["toy", "--out", str(tmp_path / "out"), *SMALL]) == 2
+    said = capsys.readouterr()
+    assert f"nothing can be written in {tmp_path}" in said.err and said.out == ""

@@ -172,6 +172,18 @@ def test_results_that_cannot_be_stored_are_said_at_once(train, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_results_in_a_place_that_takes_no_files_are_refused_at_once(train, tmp_path, read_only):
+    train("digits-cnn-bnn", *SHORT, "--out", "begun", "--results", "ro", "--budget", "0.001s")
+    (tmp_path / "ro").mkdir()
+    read_only(tmp_path / "ro")
+    new = ("digits-cnn-bnn", *SHORT, "--out", "run", "--results", "ro")
+    for words in (new, ("--resume", "begun")):
+        code, out, err = train(*words)
+        assert (code, out) == (2, "")
+        assert f"--results ro: nothing can be written in {tmp_path / 'ro'}" in one_line(err)
+    assert not (tmp_path / "run").exists()
+
+
 def test_resume_of_a_finished_run_stores_nothing_twice(train, tmp_path):
     train("digits-cnn-bnn", *SHORT, "--out", "run")
     code, out, _ = train("--resume", "run", "--device", "cpu")

@@ -23,6 +23,7 @@ from surge.cli.export import load_run
 from surge.cli.toy import toy_study
 from surge.data import load_digits
 from surge.errors import ConfigError, SurgeError
+from surge.files import write_whole
 from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
 from surge.study import figures, learning, results
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
     from surge.cli.demo import DemoCommand
 
 CPU = torch.device("cpu")
+MARKER = ".surge-demo"
+"""The file that tells the folder of a demo from one with somebody's own runs."""
+PARTS = ("toy", "digits", "results", "runs", "report.html")
+"""What a demo writes in its folder."""
 QUICK_TOY = ToyOptions(seeds=4, steps=60, inputs=4, hidden=17)
 Finished = tuple[Job, Outcome, dict[str, Any]]
 
@@ -50,6 +55,7 @@ def demonstrate(command: DemoCommand, console: Console) -> Path:
     workers = usable_cores() if command.workers is None else command.workers
     if workers < 1:
         raise ConfigError(f"--workers {workers} must be at least 1.")
+    claim(command.out)
     options = QUICK_TOY if command.quick else ToyOptions()
     logs, claims, _ = toy_study(options, command.out / "toy", console)
     console.print(f"toy problem: {demo.verdicts(claims)}\n", markup=False)
@@ -88,6 +94,22 @@ def demonstrate(command: DemoCommand, console: Console) -> Path:
     return page
 
 
+def claim(out: Path) -> None:
+    """Mark a folder as that of a demo; one where somebody else's files are in the way is refused.
+
+    Raises:
+        ConfigError: no demo is known to have made what is there.
+    """
+    marker = out / MARKER
+    taken = [name for name in PARTS if (out / name).exists()]
+    if taken and not marker.exists():
+        raise ConfigError(
+            f"--out {out} holds {', '.join(taken)}, and no {MARKER} says that a demo made that: "
+            "choose another folder, or move it away."
+        )
+    write_whole(marker, b"The next surge demo replaces what this one made here.\n")
+
+
 def usable_cores() -> int:
     """Return how many runs to train at once: the cores of this process, at most four."""
     # Not on every system.
@@ -102,13 +124,17 @@ def digits_study(
     """Train every recipe with every seed, store and print the table, draw the curves."""
     jobs = missing([Plan(recipe) for recipe in recipes], seeds, [], out / "runs")
     where = out / "results"
-    _clear(jobs, where)
+    _clear(jobs)
     quiet = Console(quiet=True)
+    stored: list[results.Result] = []
     with progress(console, "digits", total=len(jobs)) as advance:
         for job, outcome, environment in _trained(jobs, workers):
-            conclude(RunFolder(job.folder), job.recipe, outcome, environment, where, quiet)
+            folder = RunFolder(job.folder)
+            made = conclude(folder, job.recipe, outcome, environment, where, quiet)
+            if made is not None:
+                stored.append(made)
             advance(f"{demo.ARMS[job.recipe.row]}, seed {job.seed}: {outcome.last:.1f} %")
-    table = make_rows(recipes, results.read(where, "digits"))
+    table = make_rows(recipes, stored)
     print_table(
         console, demo.digits_rows(table), title="Digits, test accuracy", columns=demo.DIGITS_COLUMNS
     )
@@ -144,9 +170,8 @@ def ship_digits(
     return shipping
 
 
-def _clear(jobs: Sequence[Job], where: Path) -> None:
-    """Remove the runs and results of an earlier demo, and nothing else."""
-    (where / "digits.jsonl").unlink(missing_ok=True)
+def _clear(jobs: Sequence[Job]) -> None:
+    """Remove the runs of an earlier demo, and nothing else."""
     for job in jobs:
         if RunFolder(job.folder).there:
             shutil.rmtree(job.folder)

@@ -64,15 +64,22 @@ def detect(command: DetectCommand, console: Console) -> int:
 
 
 def _targets(images: Sequence[Path], out: Path | None) -> list[Path]:
-    """Return where every picture is drawn; two pictures never share a file."""
+    """Return where every picture is drawn: not over another one, and not over an original."""
     if out is not None and out.suffix and not out.is_dir():
         if len(images) > 1:
             raise ConfigError(f"--out {out} is one file for {len(images)} pictures; name a folder.")
-        return [out]
-    targets = [(out or path.parent) / f"{path.stem}{SUFFIX}" for path in images]
-    for target in targets:
-        if targets.count(target) > 1:
+        targets = [out]
+    else:
+        targets = [(out or path.parent) / f"{path.stem}{SUFFIX}" for path in images]
+    originals = {path.resolve() for path in images}
+    places = [target.resolve() for target in targets]
+    for target, place in zip(targets, places, strict=True):
+        if places.count(place) > 1:
             raise ConfigError(f"Two pictures would be drawn to {target}; choose another --out.")
+        if place in originals:
+            raise ConfigError(
+                f"{target} is a picture to look at, and would be drawn over; choose another --out."
+            )
     return targets
 
 

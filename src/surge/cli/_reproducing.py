@@ -20,7 +20,7 @@ from surge.cli._voc_remarks import voc_remarks
 from surge.data import resolve_root
 from surge.data.glue import find_file, get_task
 from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
-from surge.files import check_folder
+from surge.files import check_folder, nearest_folder
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.recipe import Recipe
 from surge.study import results
@@ -55,7 +55,7 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
     if command.table_only and command.table == "glue" and command.model is None:
         return _print_stored(command, console)
     plans = plans_of(command)
-    check_folder(command.results, "--results")
+    nearest_folder(command.results, "--results")
     failed = 0 if command.table_only else _work(command, plans, console)
     stored = results.read(command.results, command.table)
     speeds = row_speed.columns(row_speed.read(command.results, command.table))
@@ -115,6 +115,9 @@ def _work(command: ReproduceCommand, plans: list[Plan], console: Console) -> int
     stored = results.read(command.results, command.table)
     seeds = tuple(dict.fromkeys(command.seeds))
     jobs = missing(plans, seeds, stored, command.runs)
+    if jobs:  # a full table can be printed from a place that takes no files
+        check_folder(command.results, "--results")
+        check_folder(command.runs, "--runs")
     console.print(f"{len(jobs)} of {len(plans) * len(seeds)} runs are missing")
     _check_together(command, [plan.recipe for plan in plans])
     work = _Work(command, plans, jobs, stored, root, device, deadline, console)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -58,6 +58,7 @@ class ExportCommand:
         if self.to != "surge" and (self.rest is not None or self.measure):
             option = "--rest" if self.rest is not None else "--measure"
             raise ConfigError(f"{option} is for packed files, not for --to {self.to}.")
+        target = self._target()
         recipe, model, example, facts, sentences = load_run(self.run_folder)
         for sentence in sentences:
             console.print(sentence, markup=False)
@@ -76,19 +77,50 @@ class ExportCommand:
             probe = example
         if self.measure and recipe.data.name == "voc":
             raise ConfigError(f"--measure counts right classes; {recipe.name} finds boxes.")
-        beside = self.run_folder if self.run_folder.is_dir() else self.run_folder.parent
-        target = self.out or beside / f"model{SUFFIXES[self.to]}"
         written: object
+        measured = None
         if self.to == "surge":
-            written = export.pack(model, example, target, rest=self.rest or "fp32", **facts)
+            packed = export.pack(model, example, target, rest=self.rest or "fp32", **facts)
+            if self.measure:
+                measured = _measure(target, recipe, model, self.data)
+            written = replace(packed, file_bytes=target.stat().st_size)  # with what was noted
         elif self.to == "onnx":
             written = export.to_onnx(model, probe, target)
         else:
             written = export.to_openvino(model, probe, target)
         console.print(str(written), markup=False, soft_wrap=True)
-        if self.measure:
-            console.print(_measure(target, recipe, model, self.data), markup=False, soft_wrap=True)
+        if measured is not None:
+            console.print(measured, markup=False, soft_wrap=True)
         return 0
+
+    def _target(self) -> Path:
+        """Return the file to write: of the kind that its name says, and over nothing but its like.
+
+        Raises:
+            ConfigError: ``--out`` is named as another engine's file, or something else is there.
+        """
+        from surge.errors import ConfigError
+        from surge.export.deploy import target_path
+
+        source, suffix = self.run_folder, SUFFIXES[self.to]
+        target = self.out or (source if source.is_dir() else source.parent) / f"model{suffix}"
+        for engine, ending in SUFFIXES.items():
+            if target.suffix == ending != suffix:
+                raise ConfigError(
+                    f"--out {target} is named as a file of --to {engine}: give that, or let the "
+                    f"name end in {suffix}."
+                )
+        if self.to != "surge":
+            target = target_path(target, suffix)
+        files = [target, *([target.with_suffix(".bin")] if self.to == "openvino" else [])]
+        if source.resolve() in (file.resolve() for file in files):
+            raise ConfigError(f"{source} would be written over: choose another file with --out.")
+        if target.is_file() and target.suffix != suffix:
+            raise ConfigError(
+                f"--out {target} is there and does not end in {suffix}: choose another file, or "
+                "move it away."
+            )
+        return target
 
 
 def load_run(path: Path) -> tuple[Recipe, nn.Module, Any, dict[str, Any], tuple[str, ...]]:

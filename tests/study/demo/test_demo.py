@@ -13,7 +13,7 @@ from surge.study.bench.timing import Timing
 from surge.study.demo import demo, demo_engine, demo_page
 from surge.study.demo.demo import check_ready, digits_recipes, digits_rows, paired, spread
 from surge.study.demo.demo_engine import Served, Shipping
-from surge.study.learning import Run
+from surge.study.learning import BAND, Run, make_rows
 from surge.study.report.page import Badge, Section, Table, Tiles, render
 from surge.study.statistics import estimate
 from surge.study.tables import TableRow
@@ -148,6 +148,22 @@ def test_page_has_the_numbers_of_the_digits(sections):
     (tiles,) = blocks(sections, "At a glance", Tiles)
     assert tiles.tiles["STE+SURGE, test accuracy"] == "92.1 %"
     assert tiles.tiles["of the weights are one bit"] == "96.8 %"
+
+
+def test_one_seed_is_said_to_have_no_interval():
+    one = replace(findings(), table=[table_row("cnn-bnn-surge", [90.0], [5.0])])
+    (table,) = [block for block in demo_page._digits(one) if isinstance(block, Table)]
+    assert "One seed is one pair: it has no interval" in table.caption
+    assert "95 %" not in table.caption and "±" not in table.caption
+
+
+def test_accuracy_below_the_axis_is_mentioned():
+    def note(*values):
+        epochs = [{"test_top1": value, "train_loss": 1.0, "flips": 1.0} for value in values]
+        return demo_page._learning_picture(make_rows([Run("STE", 0, epochs)]), "accuracy").note
+
+    assert note(30.0, 94.0, 95.0, 96.0, 96.0) == f"{BAND}; what is below 90.0 % is not shown"
+    assert note(95.0, 95.0, 96.0, 96.0) == BAND
 
 
 def test_page_answers_every_claim(sections):
