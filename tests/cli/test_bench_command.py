@@ -110,12 +110,24 @@ def test_engines_that_are_not_installed_are_named(tiny_network, tmp_path, capsys
         (["--threads", "0"], "--threads 0 must be at least 1"),
         (["--batch", "0"], "--batch 0 must be at least 1"),
         (["--seconds", "0"], "--seconds 0 must be more than 0"),
+        (["--seconds", "nan"], "--seconds nan must be more than 0"),
+        (["--seconds", "inf"], "--seconds inf must be more than 0, and finite"),
         (["missing.surge"], "there is no packed file"),
     ],
 )
 def test_mistakes_are_one_sentence(words, message, capsys):
     assert main(["bench", "infer", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words", [["--network", "resnet20"], ["--size", "32"], ["--sweep"]], ids=lambda words: words[0]
+)
+def test_what_only_networks_by_name_can_take_is_refused_for_a_file(words, tmp_path, capsys):
+    path = tmp_path / "mine.surge"
+    path.touch()
+    assert main(["bench", "infer", str(path), *words]) == 2
+    assert f"{words[0]} is not for a packed file" in capsys.readouterr().err
 
 
 def test_a_damaged_file_is_one_sentence(tmp_path, capsys):

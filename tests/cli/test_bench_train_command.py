@@ -139,6 +139,8 @@ def test_bars_for_one_batch(tmp_path):
         (("--batch", "0"), "--batch 0 is too small"),
         (("--batch", "16", "1"), "--batch 1 is too small"),
         (("--jobs", "0"), "--jobs 0 must be at least 1"),
+        (("--seconds", "0"), "--seconds 0 must be more than 0"),
+        (("--seconds", "nan"), "--seconds nan must be more than 0"),
         (("--device", "foo"), '--device "foo" is not known'),
     ],
 )

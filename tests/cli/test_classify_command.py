@@ -159,6 +159,13 @@ def test_missing_pillow_is_one_sentence(engine, monkeypatch, capsys):
     assert "pip install pillow" in capsys.readouterr().err
 
 
+def test_large_pictures_are_read_without_a_warning(tmp_path, monkeypatch, recwarn):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 600)
+    path = save(tmp_path / "large.png", np.zeros((32, 32, 3)))
+    assert read_picture(path, 3, (32, 32), 255.0).size == (32, 32)
+    assert not recwarn.list
+
+
 def test_rotated_photographs_stand_upright(tmp_path):
     pixels = np.zeros((32, 32, 3), dtype=np.uint8)
     pixels[:16] = 255

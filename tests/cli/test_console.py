@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from surge.cli import _progress
@@ -51,14 +52,19 @@ def test_a_title_is_not_folded_at_the_width_of_a_narrow_table():
     assert console.file.getvalue().startswith("digits-cnn-recu-surge, seed 0\n")
 
 
-def test_names_in_a_narrow_table_are_folded_not_cut():
-    console = Console(file=io.StringIO(), width=40)
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_a_narrow_table_breaks_no_name_and_loses_no_column(width):
+    console = Console(file=io.StringIO(), width=width)
     row = {"recipe": "cifar10-resnet20-recu-surge", "model": "resnet20_with_a_name", "epochs": 600}
     print_table(console, [row])
+    assert console.file.getvalue().splitlines()[-2].split() == list(map(str, row.values()))
+
+
+def test_a_narrow_table_breaks_words_apart():
+    console = Console(file=io.StringIO(), width=40)
+    print_table(console, [{"name": "cifar10-resnet20-recu", "why": "a few words to be folded"}])
     lines = console.file.getvalue().splitlines()
-    assert "…" not in console.file.getvalue()
-    column = next(line for line in lines if "recipe" in line).index("model")
-    assert "".join(line[:column].strip() for line in lines[3:]) == row["recipe"]
+    assert max(map(len, lines)) <= 40 and "cifar10-resnet20-recu" in lines[3]
 
 
 def test_table_shows_every_key_by_default_and_takes_brackets_literally():
@@ -97,6 +103,35 @@ def test_an_epoch_without_a_test_has_a_dash_in_its_place():
     row = {"epoch": 0, "seconds": 1.0, "lr": 0.1, "train_loss": 2.0, "flips": 0.5}
     assert show(row).split()[-2:] == ["-", "0.500"]
     assert show({**row, "epoch": 1, "test_map": 41.25}).split()[-2:] == ["41.25", "0.500"]
+
+
+PLAIN = {"epoch": 0, "seconds": 1.0, "lr": 0.1, "train_loss": 2.0, "flips": 0.5}
+
+
+def shown(width, *rows):
+    out = io.StringIO()
+    show = epoch_lines(Console(file=out, width=width), 1)
+    for row in rows:
+        show({**PLAIN, **row})
+    return out.getvalue().splitlines()
+
+
+def test_headings_are_those_of_columns_that_a_run_fills():
+    header, line = shown(80, {"train_top1": 97.5, "test_top1": 100.0})
+    assert header.split() == ["epoch", "time", "left", "lr", "loss", "train", "test", "flips%"]
+    assert len(header) == len(line)
+
+
+def test_lines_of_a_run_with_surge_fit_a_usual_terminal():
+    measured = {"scale": 0.0123, "injected": 0.99, "delivered": 1.0}
+    header, line = shown(80, {"train_top1": 97.5, "test_top1": 100.0, **measured})
+    assert header.split()[-3:] == ["scale", "dose%", "arrives%"]
+    assert len(line) == len(header) <= 80
+
+
+def test_headings_come_again_with_a_column_that_was_not_there():
+    first, _, again, _ = shown(80, {"scale": 0.1}, {"scale": 0.1, "delivered": 0.01})
+    assert first.split()[-1] == "scale" and again.split()[-1] == "arrives%"
 
 
 def test_long_epochs_say_how_far_they_are(monkeypatch):

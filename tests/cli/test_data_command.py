@@ -9,8 +9,16 @@ from rich.console import Console
 from surge.cli import data as command
 from surge.cli import main
 from surge.data import download
-from surge.data.cifar10 import BINARY, SHA256
+from surge.data.cifar10 import BINARY, PICKLED, RECORD_BYTES, RECORDS, SHA256
 from tests.data.trees import make_tree, make_voc
+
+WHOLE = RECORDS * RECORD_BYTES
+
+
+def sized(path, size):
+    path.parent.mkdir(exist_ok=True)
+    with path.open("wb") as file:
+        file.truncate(size)
 
 
 @pytest.fixture
@@ -32,13 +40,43 @@ def test_list_of_an_empty_folder_says_how_to_get_everything(tmp_path, capsys):
 
 
 def test_list_counts_what_is_there_in_both_layouts(tmp_path, capsys):
-    for name in ("cifar-10-batches-bin/test_batch.bin", "cifar-10-batches-py/data_batch_1"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_bytes(b"")
+    for name, more in (("bin/test_batch.bin", 0), ("py/data_batch_1", 300_000)):
+        sized(tmp_path / f"cifar-10-batches-{name}", WHOLE + more)
     main(["data", "--data", str(tmp_path)])
     out = capsys.readouterr().out
-    assert "1 of 6 files in cifar-10-batches-bin" in out
-    assert "1 of 6 files in cifar-10-batches-py" in out
+    assert "1 of 6 files in cifar-10-batches-bin  " in out
+    assert "1 of 6 files in cifar-10-batches-py  " in out
+
+
+def test_files_of_a_wrong_size_are_not_counted(tmp_path, capsys):
+    for number, more in enumerate((0, -1, 1), 1):
+        sized(tmp_path / BINARY.folder / f"data_batch_{number}.bin", WHOLE + more)
+    sized(tmp_path / PICKLED.folder / "test_batch", WHOLE - 1)
+    main(["data", "--data", str(tmp_path)])
+    out = capsys.readouterr().out
+    assert "1 of 6 files in cifar-10-batches-bin, 2 of a wrong size" in out
+    assert "0 of 6 files in cifar-10-batches-py, 1 of a wrong size" in out
+
+
+def test_commands_can_be_pasted_where_the_folder_has_a_space(tmp_path, capsys):
+    root = tmp_path / "my sets"
+    main(["data", "--data", str(root)])
+    out = " ".join(capsys.readouterr().out.split())
+    for name in ("cifar10", "glue"):
+        assert f"surge data {name} --data '{root}'" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cifar10", "--tasks", "mrpc"], "--tasks are of GLUE"),
+        (["--tasks", "mrpc"], "--tasks are of GLUE"),
+        (["glue", "--url", "https://mirror/c.tar.gz"], "--url is a mirror of CIFAR-10"),
+    ],
+)
+def test_options_of_another_set_are_refused(words, message, tmp_path, capsys):
+    assert main(["data", *words, "--data", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err
 
 
 def test_folder_comes_from_the_environment(tmp_path, capsys, monkeypatch):

@@ -84,12 +84,13 @@ def test_load_cifar10_uses_the_complete_layout_of_two(binary, pickled):
 
 
 def test_load_cifar10_without_anything_names_file_place_and_command(tmp_path):
+    root = tmp_path / "my sets"
     with pytest.raises(DataNotFoundError) as caught:
-        load_cifar10(tmp_path, "train")
+        load_cifar10(root, "train")
     message = str(caught.value)
-    assert str(tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin") in message
+    assert str(root / "cifar-10-batches-bin" / "data_batch_1.bin") in message
     assert "and 4 more" in message
-    assert f"surge data cifar10 --data {tmp_path}" in message
+    assert f"`surge data cifar10 --data '{root}'`" in message
     assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz" in message
 
 

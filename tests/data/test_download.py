@@ -268,12 +268,13 @@ def test_damaged_archive_put_there_by_hand_is_reported_but_not_deleted(tmp_path)
 
 
 def test_without_network_the_error_says_what_to_get_and_where_to_put_it(tmp_path):
+    root = tmp_path / "my sets"
     with pytest.raises(DataNotFoundError) as caught:
-        download_cifar10(tmp_path, url="http://127.0.0.1:9/none", attempts=2, timeout=1)
+        download_cifar10(root, url="http://127.0.0.1:9/none", attempts=2, timeout=1)
     message = str(caught.value)
     assert "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz" in message
-    assert f"put it at {tmp_path / 'cifar-10-binary.tar.gz'}" in message
-    assert f"surge data cifar10 --data {tmp_path}" in message
+    assert f"put it at {root / 'cifar-10-binary.tar.gz'}" in message
+    assert f"`surge data cifar10 --data '{root}'`" in message
 
 
 def test_server_error_is_part_of_the_message(server, get):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -79,17 +80,27 @@ def _check(command: BenchInferCommand) -> None:
     for name in ("threads", "batch"):
         if getattr(command, name) < 1:
             raise ConfigError(f"--{name} {getattr(command, name)} must be at least 1.")
-    if command.seconds <= 0:
-        raise ConfigError(f"--seconds {command.seconds:g} must be more than 0.")
+    if not 0 < command.seconds < math.inf:
+        raise ConfigError(f"--seconds {command.seconds:g} must be more than 0, and finite.")
+    _check_file(command)
     if OURS in missing_engines():
         raise MissingDependencyError(f"surge bench infer needs the engine: {INSTALL[OURS]}")
-    if command.file is not None and not command.file.is_file():
-        raise FileNotFoundError(2, "there is no packed file", str(command.file))
     for name in command.network:
         if name not in NETWORKS:
             workload(name)
     with figures.look():
         pass  # a missing matplotlib is said now, not after the work
+
+
+def _check_file(command: BenchInferCommand) -> None:
+    """Refuse a file that is not there, and what only networks by name can take."""
+    if command.file is None:
+        return
+    if not command.file.is_file():
+        raise FileNotFoundError(2, "there is no packed file", str(command.file))
+    for name, default in (("network", ()), ("size", None), ("sweep", False)):
+        if getattr(command, name) != default:
+            raise ConfigError(f"--{name} is not for a packed file: leave it or {command.file} out.")
 
 
 def measure(

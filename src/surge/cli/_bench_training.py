@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -131,6 +132,8 @@ def _check(command: BenchTrainCommand, modes: Sequence[str], device: torch.devic
             raise ConfigError(f"--batch {batch} is too small: a BatchNorm needs two samples.")
     if command.jobs < 1:
         raise ConfigError(f"--jobs {command.jobs} must be at least 1.")
+    if not 0 < command.seconds < math.inf:
+        raise ConfigError(f"--seconds {command.seconds:g} must be more than 0, and finite.")
     for name in command.network:
         for width in command.width:
             check_width(name, width)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,9 +106,11 @@ def read_picture(path: Path, channels: int, size: tuple[int, int], maximum: floa
     from surge.picture_modes import eight_bits
 
     try:
-        with Image.open(path) as file:
-            upright = ImageOps.exif_transpose(file)
-            image = eight_bits(upright).convert("L" if channels == 1 else "RGB")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, not too large
+            with Image.open(path) as file:
+                upright = ImageOps.exif_transpose(file)
+                image = eight_bits(upright).convert("L" if channels == 1 else "RGB")
     except FileNotFoundError as error:
         raise ConfigError(f"{path} is not there.") from error
     # Pillow's decoders raise all of these on damaged files.

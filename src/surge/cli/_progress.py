@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
@@ -23,38 +23,55 @@ HITS = ("train_top1", "train_accuracy")
 """Names of the share of right answers in training; a detector counts none."""
 PATIENCE = 20.0
 """Seconds without a line, after which one says how far an epoch is."""
-HEADER = "epoch     time   left      lr   loss  train    test  flips%  scale   dose% arrives%"
 
 
 def _rate(rate: float) -> str:
     return f"{rate:7.4f}" if rate >= 1e-3 or not rate else f"{rate:7.1e}"
 
 
+def _cells(row: Mapping[str, Any], left: float, metric: str) -> dict[str, str]:
+    """Return what a line says by the heading of its column; 80 columns in all."""
+    hits = next((row[key] for key in HITS if key in row), None)
+    tested = row.get(f"test_{metric}")
+    cells = {
+        "epoch": f"{row['epoch'] + 1:5d}",
+        "time": f"{row['seconds']:7.2f}s",
+        "left": f"{left:5.0f}s",
+        "lr": _rate(row["lr"]),
+        "loss": f"{row['train_loss']:6.3f}",
+        "train": f"{'-' if hits is None else f'{hits:.2f}':>6}",
+        "test": f"{'-' if tested is None else f'{tested:.2f}':>6}",
+        "flips%": f"{row['flips']:6.3f}",
+    }
+    if "scale" in row:
+        cells["scale"] = f"{row['scale']:6.4f}"
+    if "injected" in row:
+        cells["dose%"] = f"{100 * row['injected']:6.3f}"
+    if "delivered" in row:
+        cells["arrives%"] = f"{100 * row['delivered']:8.3f}"
+    return cells
+
+
 def epoch_lines(
     console: Console, epochs: int, metric: str = "top1", label: str = ""
 ) -> Callable[[dict[str, Any]], str]:
-    """Return a function that prints one fixed-width line per epoch, at most one a second."""
+    """Return a function that prints one fixed-width line per epoch, at most one a second.
+
+    Above the first one, and above the first with another column, are the headings.
+    """
     begun, printed, done = time.monotonic(), 0.0, 0
+    headed: set[str] = set()
 
     def show(row: dict[str, Any]) -> str:
         nonlocal printed, done
         now = time.monotonic()
-        if not done:
-            console.print(HEADER, style="dim")
         done += 1
-        left = (now - begun) / done * (epochs - row["epoch"] - 1)
-        hits = next((row[key] for key in HITS if key in row), None)
-        tested = row.get(f"test_{metric}")
-        line = (
-            f"{row['epoch'] + 1:5d} {row['seconds']:7.2f}s {left:5.0f}s {_rate(row['lr'])} "
-            f"{row['train_loss']:6.3f} {'-' if hits is None else f'{hits:.2f}':>6} "
-            f"{'-' if tested is None else f'{tested:.2f}':>7} {row['flips']:7.3f}"
-        )
-        if "scale" in row:
-            dose = f"{100 * row['injected']:.3f}" if "injected" in row else "-"
-            line += f" {row['scale']:6.4f} {dose:>7}"
-        if "delivered" in row:
-            line += f" {100 * row['delivered']:8.3f}"
+        cells = _cells(row, (now - begun) / done * (epochs - row["epoch"] - 1), metric)
+        if not cells.keys() <= headed:
+            headed.update(cells)
+            header = " ".join(name.rjust(len(cell)) for name, cell in cells.items())
+            console.print(header, style="dim", soft_wrap=True)
+        line = " ".join(cells.values())
         if now - printed >= 1 or row["epoch"] + 1 == epochs:
             printed = now
             console.print(f"{line}  {label}".rstrip(), markup=False, soft_wrap=True)

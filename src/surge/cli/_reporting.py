@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surge.errors import ConfigError
+from surge.errors import CheckpointMismatchError, ConfigError
 from surge.study import figures, results, sweeps
 from surge.study.probe import probe_figures
 from surge.study.report import run_page
 from surge.study.report.page import write_report
-from surge.study.stored_runs import one_per_seed, open_run, store
+from surge.study.stored_runs import StoredRun, one_per_seed, open_run, store
 from surge.train.run import CONFIG
 
 if TYPE_CHECKING:
@@ -25,8 +25,11 @@ def _keep(paths: list[Path], where: Path, console: Console) -> None:
     for path in paths:
         if sum(path.name == other.name for other in paths) > 1:
             raise ConfigError(f"Two runs would be kept as {where / path.name}; rename one.")
-        if (where / path.name).resolve() == path.resolve():
+        target = (where / path.name).resolve()
+        if target == path.resolve():
             raise ConfigError(f"--keep {where}: {path} is there already.")
+        if path.resolve() in target.parents:
+            raise ConfigError(f"--keep {where} would copy {path} into itself; name another.")
     for path in paths:
         console.print(f"kept {store(path, where)}", markup=False, soft_wrap=True)
 
@@ -39,12 +42,15 @@ def report(command: ReportCommand, console: Console) -> Path:
         raise ConfigError(
             f"--out {command.out} is a folder; name a file, {command.out}/report.html."
         )
+    given = command.results != type(command).results  # by default there need be none yet
+    if given and not command.results.is_dir():
+        raise ConfigError(f"--results {command.results} is no folder; name one of stored results.")
     if not command.runs:
         raise ConfigError(
             "Which runs? Name their folders, or one that holds them: surge report runs"
         )
     # All folders first: a wrong one is said before anything is written.
-    runs = [open_run(path) for path in _folders(command.runs, console)]
+    runs = _opened(command.runs, console)
     if command.keep is not None:
         _keep([run.path for run in runs], command.keep, console)
     for line in run_page.warnings(runs):
@@ -65,6 +71,24 @@ def report(command: ReportCommand, console: Console) -> Path:
             console.print(f"wrote {path}", markup=False, soft_wrap=True)
     console.print(f"The page: {page.resolve()}", style="bold", markup=False, soft_wrap=True)
     return page
+
+
+def _opened(given: Sequence[Path], console: Console) -> list[StoredRun]:
+    """Read the runs; a damaged one that only lies in a folder given is left out and named."""
+    runs: list[StoredRun] = []
+    damaged: list[CheckpointMismatchError] = []
+    for path in _folders(given, console):
+        try:
+            runs.append(open_run(path))
+        except CheckpointMismatchError as error:
+            if path in given:
+                raise
+            damaged.append(error)
+    if damaged and not runs:
+        raise damaged[0]
+    for reason in damaged:
+        console.print(f"left out: {reason}", style="yellow", markup=False, soft_wrap=True)
+    return runs
 
 
 def _folders(given: Sequence[Path], console: Console) -> list[Path]:

@@ -12,6 +12,8 @@ def read_seeds(words: list[str]) -> tuple[int, ...]:
     >>> read_seeds(["0", "3-5"])
     (0, 3, 4, 5)
     """
+    if not words:
+        raise ValueError("Name at least one seed, or a range of them, such as 0-11.")
     seeds: list[int] = []
     for word in words:
         found = re.fullmatch(r"(\d+)(?:-(\d+))?", word)

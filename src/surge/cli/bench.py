@@ -31,7 +31,7 @@ class BenchInferCommand:
     """
 
     file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
-    """A packed file to time instead of a network by name."""
+    """A packed file to time instead of networks by name; without --network, --size and --sweep."""
     network: tuple[str, ...] = ()
     """Networks by name, several if you like; resnet18-224 if neither is given."""
     threads: int = 1
@@ -39,7 +39,7 @@ class BenchInferCommand:
     batch: int = 1
     """Samples per call."""
     size: int | None = None
-    """Pixels of the image's side, where a network can choose."""
+    """Pixels of the image's side, where a network by name can choose."""
     seconds: float = 20.0
     """Time to measure each network for, all engines together."""
     out: Path = Path("runs/bench")
@@ -47,7 +47,7 @@ class BenchInferCommand:
     json: Path | None = None
     """Also write all rows to this file."""
     sweep: bool = False
-    """Also time other image sizes and batches, and draw how latency grows."""
+    """Also time other image sizes and batches of networks by name, and draw how latency grows."""
     results: Path | None = None
     """Also store the rows in this folder, from which tables are made."""
 

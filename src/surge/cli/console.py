@@ -90,6 +90,7 @@ def print_table(
     the first row is shown under its own name.
     """
     from rich import box
+    from rich.measure import Measurement
     from rich.table import Table
 
     if columns is None:
@@ -101,16 +102,24 @@ def print_table(
         _add_column(table, heading, [row.get(key) for row in rows])
     for row in rows:
         table.add_row(*(format_cell(row.get(key)) for key in columns))
-    console.print(table)
+    least = Measurement.get(console, console.options.update(max_width=sys.maxsize), table).minimum
+    if least > console.width:  # the terminal folds lines; a column that rich leaves out is lost
+        table.width = least
+    console.print(table, crop=False)
 
 
 def _add_column(table: Table, heading: str, values: Sequence[object]) -> None:
     known = [format_cell(value) for value in values if value is not None]
     numeric = bool(known) and all(_NUMBER.match(text) for text in known)
-    if numeric:
-        table.add_column(heading, justify="right", no_wrap=True)
-    else:  # all of a name or a path: it is there to be copied
-        table.add_column(heading, overflow="fold")
+    whole = numeric or not any(" " in text for text in known)
+    # A name or a path is there to be copied: lines are broken between words alone.
+    words = [word for text in (heading, *known) for word in ([text] if whole else text.split())]
+    table.add_column(
+        heading,
+        justify="right" if numeric else "left",
+        no_wrap=whole,
+        min_width=max(map(len, words), default=0),
+    )
 
 
 def format_cell(value: object) -> str:

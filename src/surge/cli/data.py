@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -50,6 +51,12 @@ class DataCommand:
         from surge.data import resolve_root
         from surge.errors import ConfigError, did_you_mean
 
+        if self.tasks and self.name != "glue":
+            raise ConfigError(
+                "--tasks are of GLUE: name the set, surge data glue, or leave them out."
+            )
+        if self.url is not None and self.name != "cifar10":
+            raise ConfigError("--url is a mirror of CIFAR-10: name the set, surge data cifar10.")
         root = resolve_root(self.data, os.environ)
         if self.name is None:
             print_table(console, _listed(root), title=f"Data sets in {root}")
@@ -98,16 +105,27 @@ def _listed(root: Path) -> list[dict[str, object]]:
 
     rows: list[dict[str, object]] = []
     for layout in (BINARY, PICKLED):
-        there = sum((root / layout.folder / f"{n}{layout.suffix}").is_file() for n in SHA256)
+        paths = [root / layout.folder / f"{name}{layout.suffix}" for name in SHA256]
+        there = [path for path in paths if path.is_file()]
         if there or layout is BINARY:
-            state = f"{there} of {len(SHA256)} files in {layout.folder}"
-            hint = "" if there == len(SHA256) else f"surge data cifar10 --data {root}"
+            whole = sum(_whole(path) for path in there)
+            state = f"{whole} of {len(paths)} files in {layout.folder}"
+            state += f", {len(there) - whole} of a wrong size" * (whole < len(there))
+            hint = "" if whole == len(paths) else f"surge data cifar10 --data {quote(str(root))}"
             rows.append({"data set": "cifar10", "found": state, "to get it": hint})
     known = importlib.util.find_spec("sklearn") is not None
     state = "comes with scikit-learn" if known else "scikit-learn is not installed"
     hint = "" if known else "pip install 'surge-bnn[demo]'"
     rows.append({"data set": "digits", "found": state, "to get it": hint})
     return [*rows, *(_tree(root, name) for name in TREES), _devkit(root), _texts(root)]
+
+
+def _whole(path: Path) -> bool:
+    """Say whether a file of CIFAR-10 has the size of its records; a pickle says more than those."""
+    from surge.data.cifar10 import BINARY, RECORD_BYTES, RECORDS
+
+    more = path.stat().st_size - RECORDS * RECORD_BYTES
+    return more == 0 or (more > 0 and path.suffix != BINARY.suffix)
 
 
 def _texts(root: Path) -> dict[str, object]:
@@ -123,7 +141,7 @@ def _texts(root: Path) -> dict[str, object]:
         except DataNotFoundError:
             continue
         there.append(task.name)
-    hint = "" if len(there) == len(TASKS) else f"surge data glue --data {root}"
+    hint = "" if len(there) == len(TASKS) else f"surge data glue --data {quote(str(root))}"
     return {"data set": "glue", "found": ", ".join(there) or "not there", "to get it": hint}
 
 

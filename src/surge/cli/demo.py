@@ -25,8 +25,8 @@ class DemoCommand:
     """
 
     out: Path = Path("runs/demo")
-    """Folder for everything; what an earlier demo left there is replaced, and a folder with anything
-    else of these names is refused."""
+    """Folder for everything; what an earlier demo left there is replaced, what anybody else did
+    under the same names is a reason to refuse."""
     workers: int | None = None
     """Runs trained at the same time; one per core by default, at most four."""
     quick: bool = False

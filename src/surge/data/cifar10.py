@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import numpy as np
 import torch
@@ -144,9 +145,10 @@ def _find_layout(root: Path, names: tuple[str, ...]) -> Layout:
     layout = BINARY if (root / BINARY.folder).is_dir() else begun
     first, *others = missing[layout.folder]
     more = f" (and {len(others)} more beside it)" if others else ""
+    command = f"surge data cifar10 --data {quote(str(root))}"
     raise DataNotFoundError(
         f"CIFAR-10 is not complete in {root}: {first} is missing{more}. "
-        f"Run `surge data cifar10 --data {root}` to download it, or unpack {URL} in {root}."
+        f"Run `{command}` to download it, or unpack {URL} in {root}."
     )
 
 

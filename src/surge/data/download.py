@@ -12,6 +12,7 @@ import urllib.request
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 
 from surge.data.cifar10 import BINARY, RECORD_BYTES, RECORDS, SHA256, URL
 from surge.data.integrity import DamagedDataError, check_digest, sha256_of_file
@@ -146,10 +147,11 @@ def _fetch_with_retries(
             return fetch(url, archive, progress=progress, timeout=timeout)
         except TransferError as error:
             if attempt == attempts:
+                command = f"surge data cifar10 --data {quote(str(archive.parent))}"
                 raise DataNotFoundError(
                     f"Could not download {url}: {error}. Run the command again to continue where "
                     f"it stopped. Without a network, get {ARCHIVE} from {URL} on another machine, "
-                    f"put it at {archive} and run `surge data cifar10 --data {archive.parent}`."
+                    f"put it at {archive} and run `{command}`."
                 ) from error
 
 

@@ -236,7 +236,7 @@ def whole_epochs(axes: Axes) -> None:
     """Name whole epochs below a panel: there is none between two."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
 
 
 def logarithmic(axes: Axes) -> None:

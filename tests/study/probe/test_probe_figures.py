@@ -207,3 +207,16 @@ def test_axes_have_plain_numbers_and_whole_epochs(values, expected):
     assert shown(axes.yaxis) == expected
     assert shown(axes.xaxis) == ["1", "2"]
     assert not axes.yaxis.get_minorticklocs().size
+
+
+def test_a_sheet_of_one_network_names_it_and_its_epochs(tmp_path):
+    rows = probe_rows.final_metric([open_run(write_run(tmp_path, epochs=2))])
+    (axes,) = probe_figures.draw("final-metric", rows).axes
+    assert axes.get_title(loc="left") == "After the last epoch: digits cnn, 2 epochs"
+
+
+def test_an_only_epoch_has_no_fractions_beside_it(tmp_path):
+    rows = probe_rows.accuracy([open_run(write_run(tmp_path, epochs=1))])
+    axes = probe_figures.draw("accuracy", rows).axes[0]
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [1]

@@ -10,8 +10,9 @@ import pytest
 from surge.cli import main
 from surge.recipes.serial import dump
 from surge.recipes.voc import shortened, with_backbone
+from surge.study.probe.probe_figures import Sheet
 from surge.study.report import run_page, run_tables
-from surge.study.report.page import Badge, render
+from surge.study.report.page import Badge, Text, render
 from surge.study.report.run_costs import costs_of
 from surge.study.stored_runs import one_per_seed, open_run, store, without_surge
 from tests.study.report.test_page import Page
@@ -68,6 +69,32 @@ def test_epochs_without_a_test_are_no_failure_and_lines_pass_over_them(tmp_path)
     values = curve.values["test_top1"]
     assert [epoch for epoch, value in enumerate(values) if value is not False] == [2, 5]
     page_of([path])
+
+
+def test_networks_without_a_comparison_are_named_where_figures_leave_them_out(tmp_path):
+    lengths = {"a": ("recu", 1), "b": ("recu-surge", 1), "c": ("recu-surge", 2), "d": ("recu", 5)}
+    paths = [
+        write_run(tmp_path / name, f"digits-cnn-{row}", epochs=epochs)
+        for name, (row, epochs) in lengths.items()
+    ]
+    left_out = "Not in the figures over all networks"
+    text = page_of(paths)
+    assert f"{left_out}, as nothing is there to compare with: digits-cnn-2ep, digits-cnn-5ep." in (
+        text
+    )
+    assert "After the last epoch: digits cnn, 1 epoch" in text
+    assert left_out not in page_of(paths[:2]) and left_out not in page_of(paths[2:])
+
+
+def test_panels_that_find_no_room_are_named():
+    rows = [
+        {"network": f"digits-cnn-{epochs}ep", "arm": arm, "seed": 0, "value": 90.0}
+        for epochs in range(1, 11)
+        for arm in ("digits-cnn-recu", "digits-cnn-recu-surge")
+    ]
+    blocks = run_page._pictures([Sheet("final-metric", "", rows)], 6)
+    (said,) = [block.text for block in blocks if isinstance(block, Text)]
+    assert said.endswith("FOLDER: digits cnn, 9 epochs; digits cnn, 10 epochs.")
 
 
 def test_fifty_runs_stay_below_five_megabytes(tmp_path):
@@ -159,6 +186,12 @@ def test_command_to_repeat_names_the_short_form_and_the_backbone(tmp_path):
     assert run_page.command(run) == expected
 
 
+def test_command_to_repeat_can_be_pasted_where_a_path_has_a_space(tmp_path):
+    run = open_run(write_run(tmp_path, "voc-float"))
+    run = replace(run, recipe=with_backbone(run.recipe, "/my weights/net.pth"))
+    assert run_page.command(run).endswith(" --backbone '/my weights/net.pth'")
+
+
 def test_time_of_recording_is_shown_where_it_is_known(tmp_path):
     run = open_run(write_run(tmp_path))
     assert "recording" not in run_tables.runs_table([run]).columns
@@ -207,6 +240,45 @@ def test_report_keeps_no_run_over_another(tmp_path, capsys):
     assert main(["report", str(first), "--keep", str(first.parent), *words[2:]]) == 2
     assert "is there already" in capsys.readouterr().err
     assert not (tmp_path / "kept").exists() and not (tmp_path / "page.html").exists()
+
+
+@pytest.mark.parametrize("below", ["", "kept"])
+def test_report_keeps_no_run_inside_itself(tmp_path, capsys, below):
+    path = write_run(tmp_path)
+    words = ["--keep", str(path / below), "--out", str(tmp_path / "page.html")]
+    assert main(["report", str(path), *words]) == 2
+    assert f"would copy {path} into itself" in capsys.readouterr().err
+    assert not (path / path.name).exists() and not (path / "kept").exists()
+
+
+def test_report_leaves_out_damaged_runs_of_a_folder_and_names_them(tmp_path, capsys):
+    write_run(tmp_path / "runs")
+    damaged = write_run(tmp_path / "runs", seed=1)
+    (damaged / "config.yaml").write_text("garbage")
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 0
+    assert f"left out: {damaged / 'config.yaml'}" in capsys.readouterr().out
+    assert "1 run of 1 recipe" in page.read_text()
+    page.unlink()
+    assert main(["report", str(tmp_path / "runs"), str(damaged), "--out", str(page)]) == 2
+    assert str(damaged / "config.yaml") in capsys.readouterr().err and not page.exists()
+
+
+def test_report_of_a_folder_of_damaged_runs_alone_is_refused(tmp_path, capsys):
+    damaged = write_run(tmp_path / "runs")
+    (damaged / "env.json").write_text("{")
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 2
+    assert "damaged config.yaml or env.json" in capsys.readouterr().err and not page.exists()
+
+
+@pytest.mark.parametrize("name", ["nope", "file.html"])
+def test_report_refuses_results_that_are_no_folder(tmp_path, capsys, name):
+    (tmp_path / "file.html").write_text("")
+    page, where = tmp_path / "page.html", tmp_path / name
+    words = ["--results", str(where), "--out", str(page)]
+    assert main(["report", str(write_run(tmp_path / "runs")), *words]) == 2
+    assert f"--results {where} is no folder" in capsys.readouterr().err and not page.exists()
 
 
 def test_report_command_refuses_what_is_no_run(tmp_path, capsys):

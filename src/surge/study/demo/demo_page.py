@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
+from typing import Any
 
 from surge.convert import BinarizeReport
 from surge.study import learning
@@ -93,14 +94,7 @@ def _digits(found: Findings) -> list[Block]:
     tones = {"better": "good", "worse": "bad"}
     rows = [{**row, "verdict": _badge(row["verdict"], tones)} for row in digits_rows(found.table)]
     points = learning.make_rows(found.runs)
-    pictures = [
-        Picture(
-            draw_panel_alone(points, name, learning.draw_panel),
-            panel.title,
-            learning.NOTES.get(name, learning.BAND),
-        )
-        for name, panel in learning.PANELS.items()
-    ]
+    pictures = [_learning_picture(points, name) for name in learning.PANELS]
     arms = dict.fromkeys(run.arm for run in found.runs)
     return [
         Text(
@@ -109,15 +103,29 @@ def _digits(found: Findings) -> list[Block]:
             arm of a seed starts from the same weights and sees the images in the same order, so
             arms are compared seed by seed."""
         ),
-        Table(
-            rows,
-            DIGITS_COLUMNS,
-            "Test accuracy: mean ± standard deviation over the seeds. The difference is paired, "
-            f"with Student's 95 % interval; {seeds} {_plural('seed', seeds)} can show only large "
-            "effects.",
-        ),
+        Table(rows, DIGITS_COLUMNS, _digits_caption(seeds)),
         Pictures(pictures, {arm: arm_style(arm) for arm in arms}),
     ]
+
+
+def _digits_caption(seeds: int) -> str:
+    if seeds == 1:
+        return "Test accuracy. One seed is one pair: it has no interval, and can show no effect."
+    return (
+        "Test accuracy: mean ± standard deviation over the seeds. The difference is paired, with "
+        f"Student's 95 % interval; {seeds} seeds can show only large effects."
+    )
+
+
+def _learning_picture(points: Sequence[Mapping[str, Any]], name: str) -> Picture:
+    """Draw a panel; where its axis begins above the first epochs, its note says so."""
+    figure = draw_panel_alone(points, name, learning.draw_panel)
+    note = learning.NOTES.get(name, learning.BAND)
+    if name == "accuracy":
+        least = figure.axes[0].get_ylim()[0]
+        if any(row["panel"] == name and row["low"] < least for row in points):
+            note += f"; what is below {least:.1f} % is not shown"
+    return Picture(figure, learning.PANELS[name].title, note)
 
 
 def _shipping(shipping: demo_engine.Shipping) -> list[Block]:

@@ -39,6 +39,10 @@ class Kind:
     across: bool = False
     """Whether one figure shows all networks; else each network has its own."""
 
+    def titled(self, panels: Sequence[str]) -> str:
+        """Return the title over panels of these titles; that of a network alone becomes part."""
+        return f"{self.title}: {panels[0]}" if self.across and len(panels) == 1 else self.title
+
 
 def _by(*keys: str) -> Callable[[Sequence[Mapping[str, Any]]], Groups]:
     """Return a function that sorts rows into panels by some of their columns."""
@@ -277,7 +281,8 @@ def draw(name: str, rows: Sequence[Row], network: str = "") -> Figure:
     kind = FIGURES[name]
     groups = list(kind.split(rows).items())[: None if kind.across else MOST_PANELS]
     columns = 1 if len(groups) < 2 else 2
-    titled = f"{kind.title}: {in_words(network)}" if network else kind.title
+    over = kind.titled([title for title, _ in groups])
+    titled = f"{kind.title}: {in_words(network)}" if network else over
     with figures.look():
         count = max(len(groups), 1)
         panel = (4.6, 3.3) if count > 1 else (6.4, 4.0)

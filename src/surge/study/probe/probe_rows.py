@@ -174,11 +174,16 @@ def _curves(runs: Sequence[StoredRun], key: Callable[[StoredRun], str]) -> Rows:
     return rows
 
 
-def _compared(runs: Sequence[StoredRun]) -> dict[tuple[str, str], list[StoredRun]]:
-    """Return the runs by network and arm; of several networks those with something to compare."""
+def telling(runs: Sequence[StoredRun]) -> dict[str, list[StoredRun]]:
+    """Return the runs by network; of several networks those with something to compare."""
     found = networks(runs)
-    telling = {name: held for name, held in found.items() if len(arms(held)) > 1} or found
-    return {(name, arm): mine for name, held in telling.items() for arm, mine in arms(held).items()}
+    return {name: held for name, held in found.items() if len(arms(held)) > 1} or found
+
+
+def _compared(runs: Sequence[StoredRun]) -> dict[tuple[str, str], list[StoredRun]]:
+    """Return the runs that figures over all networks show, by network and arm."""
+    found = telling(runs)
+    return {(name, arm): mine for name, held in found.items() for arm, mine in arms(held).items()}
 
 
 def _point(arm: str, epoch: int, values: Sequence[float]) -> Row:

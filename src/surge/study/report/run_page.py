@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from shlex import quote
 
 from surge.recipes.recipe import Recipe
 from surge.study.figures import COLOURS
 from surge.study.probe import probe_figures
 from surge.study.probe.probe_painters import arm_styles
+from surge.study.probe.probe_rows import telling
 from surge.study.report.chart import Bars, Chart, Curve
 from surge.study.report.page import (
     Block,
@@ -28,6 +30,7 @@ from surge.study.stored_runs import (
     arms,
     grouped,
     in_words,
+    networks,
     number,
     one_per_seed,
     ordered,
@@ -119,7 +122,9 @@ def _tiles(runs: Sequence[StoredRun]) -> Tiles:
 
 def warnings(runs: Sequence[StoredRun]) -> list[str]:
     """Say what is not as it should be: numbers, seeds, files."""
-    counted = set(one_per_seed(runs))
+    counted = one_per_seed(runs)
+    shown = telling(counted)
+    left_out = ", ".join(name for name in networks(counted) if name not in shown)
     said = {
         "Not finite: {}. Curves have gaps there, and such runs are in no mean.": [
             run.path.name for run in runs if state(run).tone == "bad"
@@ -128,6 +133,9 @@ def warnings(runs: Sequence[StoredRun]) -> list[str]:
         "before others, then the one written last.": [
             str(run.path) for run in runs if run not in counted
         ],
+        "Not in the figures over all networks, as nothing is there to compare with: {}.": (
+            [left_out] * bool(left_out)
+        ),
         "Not read, as damaged: {}.": [str(file) for run in runs for file in run.damaged],
     }
     return [text.format(_some(names)) for text, names in said.items() if names]
@@ -238,13 +246,16 @@ def _pictures(sheets: Sequence[probe_figures.Sheet], most: int) -> list[Block]:
         room = probe_figures.MOST_PANELS if kind.across else most
         drawn = probe_figures.panels(sheet.name, sheet.rows, room)
         pictures = [
-            Picture(figure, title if len(drawn) > 1 else kind.title, kind.note)
+            Picture(figure, title if len(drawn) > 1 else kind.titled([title]), kind.note)
             for title, figure in drawn.items()
         ]
         if len(drawn) > 1:
             blocks += [Heading(kind.title), Pictures(pictures)]
         else:
             alone += pictures
+        if left := list(kind.split(sheet.rows))[len(drawn) :]:
+            text = "Not drawn here, but in the CSV of surge report --figures FOLDER: "
+            blocks.append(Text(f"{text}{'; '.join(left)}."))
     return [*([Pictures(alone)] if alone else []), *blocks]
 
 
@@ -269,13 +280,13 @@ def _places(recipe: Recipe) -> list[str]:
     options = recipe.model.options
     words = ["--short"] if recipe.table == "voc" and recipe.train.test_epochs > 1 else []
     if recipe.data.length is not None:
-        words.append(f"--model {options.get('path') or 'DIR'}")
+        words.append(f"--model {quote(str(options.get('path') or 'DIR'))}")
     if recipe.distill is not None:
-        words.append(f"--teacher {recipe.distill.teacher or 'RUN'}")
+        words.append(f"--teacher {quote(recipe.distill.teacher or 'RUN')}")
     if "start" in options:
-        words.append(f"--start {options['start'] or 'RUN'}")
+        words.append(f"--start {quote(str(options['start'] or 'RUN'))}")
     if options.get("backbone"):
-        words.append(f"--backbone {options['backbone']}")
+        words.append(f"--backbone {quote(str(options['backbone']))}")
     return words
 
 
