@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "arena.hpp"
 #include "borders.hpp"
 #include "rows.hpp"
 
@@ -12,6 +13,8 @@ namespace {
 
 // Below this many values a step is too small to wake another thread for.
 constexpr int64_t kWorthSharing = 16384;
+// Fewer columns are not worth reading the weights for once more.
+constexpr int64_t kLeastColumns = 16;
 
 }  // namespace
 
@@ -62,17 +65,30 @@ void Executor::run_step(const Step& step, const float* input) {
     if (node.op == Op::MaxPool) return pool_step(step, node);
     const Shape& out = shape(step.output);
     float* result = value(step.output);
-    auto task = [&](int64_t y, int worker) {
+    int64_t parts = pieces(step, node);
+    auto task = [&](int64_t index, int worker) {
+        int64_t y = index / parts, part = index % parts;
+        Columns columns = {part * out.w / parts, (part + 1) * out.w / parts};
         char* scratch = workspace_.scratch.data() + size_t(worker) * plan_.scratch_bytes;
         // A value that is only needed as bits exists one row at a time.
         int64_t values = out.w * out.c;
         float* target = result ? result + y * step.joined * values
                                : reinterpret_cast<float*>(scratch + plan_.row_offset);
-        row(step, y, target, scratch);
+        row(step, y, columns, target, scratch);
         for (int64_t i = 0; i < step.joined; ++i)
-            write_sinks(step, y * step.joined + i, target + i * values);
+            write_sinks(step, y * step.joined + i, columns, target + i * values);
     };
-    share(out.h / step.joined, out.elements(), task);
+    share(out.h / step.joined * parts, out.elements(), task);
+}
+
+// Rows of tokens are few and long: where there are too few for all threads, each is made in parts.
+int64_t Executor::pieces(const Step& step, const Node& node) const {
+    bool splits = works_by_rows(node) && node.op != Op::Add && node.op != Op::Round &&
+                  node.op != Op::Ternary;
+    const Shape& out = shape(step.output);
+    int64_t wanted = pool_ ? 2 * pool_->threads() / (out.h / step.joined) : 1;
+    if (step.joined > 1 || !splits) return 1;
+    return std::max<int64_t>(1, std::min(wanted, out.w / kLeastColumns));
 }
 
 void Executor::clear_sinks(const Step& step) {
@@ -84,31 +100,32 @@ void Executor::clear_sinks(const Step& step) {
     }
 }
 
-void Executor::write_sinks(const Step& step, int64_t y, const float* row) {
+void Executor::write_sinks(const Step& step, int64_t y, Columns columns, const float* row) {
+    int64_t pixels = columns.count();
+    row += columns.first * shape(step.output).c;
     for (int index : step.sinks) {
         if (index == step.fused) continue;
         const SignSink& sink = plan_.sinks[size_t(index)];
+        uint32_t* bits = buffer<uint32_t>(sink.buffer) + sink.place(y, columns.first);
         if (sink.rule == BitRule::Above) {
-            tokens_.above_row({row, shape(sink.value).w, sink.groups, sink.channels, sink.words,
+            tokens_.above_row({row, pixels, sink.groups, sink.channels, sink.words,
                                sink.shift.empty() ? nullptr : sink.shift.data(), sink.limit,
-                               buffer<uint32_t>(sink.buffer) + sink.place(y, 0)});
+                               bits});
             continue;
         }
         if (sink.rule != BitRule::Sign) {
-            kernels_.plane_bits({row, shape(sink.value).w * sink.groups, sink.channels, sink.words,
-                                 sink.planes, sink.rule == BitRule::Ternary,
-                                 buffer<uint32_t>(sink.buffer) + sink.place(y, 0),
-                                 sink.plane_words()});
+            kernels_.plane_bits({row, pixels * sink.groups, sink.channels, sink.words, sink.planes,
+                                 sink.rule == BitRule::Ternary, bits, sink.plane_words()});
             continue;
         }
         SignRow signs;
         signs.input = row;
-        signs.pixels = shape(sink.value).w;
+        signs.pixels = pixels;
         signs.groups = sink.groups;
         signs.channels = sink.channels;
         signs.words = sink.words;
         signs.shift = sink.shift.empty() ? nullptr : sink.shift.data();
-        signs.bits = buffer<uint32_t>(sink.buffer) + sink.place(y, 0);
+        signs.bits = bits;
         kernels_.sign_row(signs);
     }
 }
@@ -150,7 +167,7 @@ void Executor::input_step(const Step& step, const float* input) {
                                   node.pixels.scale.data(), node.pixels.bias.data(),
                                   buffer<uint8_t>(reader.padded) + place * quads * 4});
         }
-        write_sinks(step, y, row);
+        write_sinks(step, y, {0, in.w}, row);
     });
 }
 
@@ -191,7 +208,7 @@ void Executor::pool_step(const Step& step, const Node& node) {
                 int64_t r = y * window.stride[0] - window.padding[0] + k * window.dilation[0];
                 if (r < 0 || r >= in.h) continue;
                 if (source && r > made) {
-                    this->row(*source, r, ring + r % kernel * pitch, scratch);
+                    this->row(*source, r, {0, in.w}, ring + r % kernel * pitch, scratch);
                     made = r;
                 }
                 rows.push_back(source ? ring + r % kernel * pitch : image + r * values);
@@ -200,7 +217,7 @@ void Executor::pool_step(const Step& step, const Node& node) {
             kernels_.max_row({rows.data(), int64_t(rows.size()), in.w, in.c, window.kernel[1],
                               window.stride[1], window.padding[1], window.dilation[1], out.w,
                               column, target});
-            write_sinks(step, y, target);
+            write_sinks(step, y, {0, out.w}, target);
         }
     };
     share(strips, in.elements(), task);
@@ -225,17 +242,17 @@ void Executor::average_row(const Node& node, const RowSource& in, int64_t y, int
     kernels_.average_row(call);
 }
 
-void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
+void Executor::row(const Step& step, int64_t y, Columns columns, float* out, char* scratch) {
     const Shape& result = shape(step.output);
     const Node& node = plan_.graph.nodes[size_t(step.node)];
     RowSource in = {value(node.inputs[0]), shape(node.inputs[0])};
     switch (node.op) {
-        case Op::BinaryConv: return binary_row(step, node, y, out, scratch);
+        case Op::BinaryConv: return binary_row(step, node, y, columns, out, scratch);
         case Op::Conv:
-            if (step.planar) return plane_row(step, node, y, out, scratch);
-            return node.by_bytes() ? byte_row(step, node, y, out, scratch)
-                                   : float_row(step, node, y, out, scratch);
-        case Op::Affine: return affine_row(node, y, out);
+            if (step.planar) return plane_row(step, node, y, columns, out, scratch);
+            return node.by_bytes() ? byte_row(step, node, y, columns, out, scratch)
+                                   : float_row(step, node, y, columns, out, scratch);
+        case Op::Affine: return affine_row(node, y, columns, out);
         case Op::MaxPool: return;  // has a step of its own
         case Op::AvgPool: return average_row(node, in, y, result.w, out);
         case Op::PadChannels: return pad_channels_row(node, in, y, result.c, out);
@@ -270,7 +287,7 @@ void Executor::row(const Step& step, int64_t y, float* out, char* scratch) {
             }
             return;
         }
-        default: return token_row(step, node, y, out, scratch);
+        default: return token_row(step, node, y, columns, out, scratch);
     }
 }
 

@@ -29,6 +29,12 @@ struct Workspace {
 // Point the end of a row at the channels of one group.
 void choose_channels(FinishRow& end, const Node& node, int64_t first, int64_t channels);
 
+// Columns of a row that one task makes.
+struct Columns {
+    int64_t first, end;
+    int64_t count() const { return end - first; }
+};
+
 class Executor {
    public:
     Executor(const Plan& plan, const Kernels& kernels, Workspace& workspace, ThreadPool* pool)
@@ -45,23 +51,32 @@ class Executor {
     void input_step(const Step& step, const float* input);
     void pool_step(const Step& step, const Node& node);
     void clear_sinks(const Step& step);
-    void write_sinks(const Step& step, int64_t y, const float* row);
+    int64_t pieces(const Step& step, const Node& node) const;
+    void write_sinks(const Step& step, int64_t y, Columns columns, const float* row);
     void pad_input(const Step& step, const Node& node);
-    void row(const Step& step, int64_t y, float* out, char* scratch);
-    void binary_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
-    void float_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
-    void plane_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
-    void byte_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    // Columns of a row, at their places in `out`; only operators that can be split make parts.
+    void row(const Step& step, int64_t y, Columns columns, float* out, char* scratch);
+    void binary_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
+                    char* scratch);
+    void float_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
+                   char* scratch);
+    void plane_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
+                   char* scratch);
+    void byte_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
+                  char* scratch);
     void average_row(const Node& node, const RowSource& in, int64_t y, int64_t pixels, float* out);
-    void affine_row(const Node& node, int64_t y, float* out);
-    void token_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void affine_row(const Node& node, int64_t y, Columns columns, float* out);
+    void token_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
+                   char* scratch);
     void embedding_row(const Step& step, const Node& node, float* out);
     void add_rows(const Step& step, const Node& node, float* out);
     void prepend_rows(const Step& step, const Node& node, float* out);
-    void softmax_row(const Node& node, int64_t y, float* out);
-    void norm_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void softmax_row(const Node& node, int64_t y, Columns columns, float* out);
+    void norm_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
+                  char* scratch);
     void arrange(const Step& step, const Node& node);
-    void matmul_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch);
+    void matmul_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
+                    char* scratch);
     // Products of pixels, from x on, with what a head has of the second factor.
     const int32_t* binary_products(const Step& step, const Node& node, int64_t head, int64_t x,
                                    int64_t pixels, char* scratch);

@@ -42,8 +42,8 @@ void choose_channels(FinishRow& end, const Node& node, int64_t first, int64_t ch
     if (end.residual) end.residual += first;
 }
 
-void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* out,
-                          char* scratch) {
+void Executor::binary_row(const Step& step, const Node& node, int64_t y, Columns columns,
+                          float* out, char* scratch) {
     const Shape& result = shape(node.output);
     const SignSink& sink = plan_.sinks[size_t(step.signs)];
     const BinaryFilters& filters = step.binary;
@@ -61,8 +61,8 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
     call.counts = reinterpret_cast<int32_t*>(scratch);
     int64_t groups = step.depthwise ? 1 : node.groups;
     for (int64_t g = 0; g < groups; ++g)
-        for (int64_t x = 0; x < result.w; x += step.chunk) {
-            call.pixels = std::min(step.chunk, result.w - x);
+        for (int64_t x = columns.first; x < columns.end; x += step.chunk) {
+            call.pixels = std::min(step.chunk, columns.end - x);
             call.input = bits + g * sink.words + x * call.step;
             call.weights = filters.group(g);
             FinishRow end = finish(node, y, x, out);
@@ -98,12 +98,12 @@ void Executor::binary_row(const Step& step, const Node& node, int64_t y, float* 
         }
 }
 
-void Executor::float_row(const Step& step, const Node& node, int64_t y, float* out,
-                         char* scratch) {
+void Executor::float_row(const Step& step, const Node& node, int64_t y, Columns columns,
+                         float* out, char* scratch) {
     const Shape &in = shape(node.inputs[0]), &result = shape(node.output);
     int64_t groups = step.depthwise ? 1 : node.groups;
     int64_t per_group = result.c / groups, depth = in.c / groups;
-    int64_t columns = in.w + 2 * node.window.padding[1];
+    int64_t width = in.w + 2 * node.window.padding[1];
     const float* source = step.padded >= 0 ? buffer<float>(step.padded) : value(node.inputs[0]);
     y *= step.joined;
     FloatRow call = {};
@@ -114,11 +114,11 @@ void Executor::float_row(const Step& step, const Node& node, int64_t y, float* o
     call.blocks = step.real.blocks;
     call.kind = step.real.kind;
     call.sums = reinterpret_cast<float*>(scratch);
-    int64_t pixels = result.w * step.joined;
+    if (step.joined > 1) columns.end = result.w * step.joined;
     for (int64_t g = 0; g < groups; ++g)
-        for (int64_t x = 0; x < pixels; x += step.chunk) {
-            call.pixels = std::min(step.chunk, pixels - x);
-            call.input = source + y * node.window.stride[0] * columns * in.c + g * depth +
+        for (int64_t x = columns.first; x < columns.end; x += step.chunk) {
+            call.pixels = std::min(step.chunk, columns.end - x);
+            call.input = source + y * node.window.stride[0] * width * in.c + g * depth +
                          x * call.step;
             call.weights = step.real.group(g);
             if (step.depthwise)
@@ -137,8 +137,8 @@ void Executor::float_row(const Step& step, const Node& node, int64_t y, float* o
 }
 
 // Every plane of the input with every plane of the weights; the sums are whole numbers.
-void Executor::plane_row(const Step& step, const Node& node, int64_t y, float* out,
-                         char* scratch) {
+void Executor::plane_row(const Step& step, const Node& node, int64_t y, Columns columns,
+                         float* out, char* scratch) {
     const Shape& result = shape(node.output);
     const SignSink& sink = plan_.sinks[size_t(step.signs)];
     int64_t per_group = result.c / node.groups, padded = step.planes[0].bits.blocks * kLanes;
@@ -152,8 +152,8 @@ void Executor::plane_row(const Step& step, const Node& node, int64_t y, float* o
     const uint32_t* bits =
         buffer<uint32_t>(sink.buffer) + y * node.window.stride[0] * sink.row_words();
     for (int64_t g = 0; g < node.groups; ++g)
-        for (int64_t x = 0; x < result.w; x += step.chunk) {
-            call.pixels = std::min(step.chunk, result.w - x);
+        for (int64_t x = columns.first; x < columns.end; x += step.chunk) {
+            call.pixels = std::min(step.chunk, columns.end - x);
             std::fill_n(sums, call.pixels * padded, 0);
             for (size_t j = 0; j < step.planes.size(); ++j)
                 for (int64_t i = 0; i < sink.planes; ++i) {
@@ -173,9 +173,10 @@ void Executor::plane_row(const Step& step, const Node& node, int64_t y, float* o
         }
 }
 
-void Executor::byte_row(const Step& step, const Node& node, int64_t y, float* out, char* scratch) {
+void Executor::byte_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
+                        char* scratch) {
     const Shape &in = shape(node.inputs[0]), &result = shape(node.output);
-    int64_t pixel = (in.c + 3) / 4 * 4, columns = in.w + 2 * node.window.padding[1];
+    int64_t pixel = (in.c + 3) / 4 * 4, width = in.w + 2 * node.window.padding[1];
     ByteRow call = {};
     call.offsets = step.offsets.data();
     call.quads = step.bytes.quads;
@@ -183,10 +184,10 @@ void Executor::byte_row(const Step& step, const Node& node, int64_t y, float* ou
     call.weights = step.bytes.weights.as<int8_t>();
     call.blocks = step.bytes.blocks;
     call.sums = reinterpret_cast<int32_t*>(scratch);
-    for (int64_t x = 0; x < result.w; x += step.chunk) {
-        call.pixels = std::min(step.chunk, result.w - x);
+    for (int64_t x = columns.first; x < columns.end; x += step.chunk) {
+        call.pixels = std::min(step.chunk, columns.end - x);
         call.input = buffer<uint8_t>(step.padded) +
-                     y * node.window.stride[0] * columns * pixel + x * call.step;
+                     y * node.window.stride[0] * width * pixel + x * call.step;
         kernels_.byte_row(call);
         FinishRow end = finish(node, y, x, out);
         end.pixels = call.pixels;
@@ -197,11 +198,11 @@ void Executor::byte_row(const Step& step, const Node& node, int64_t y, float* ou
     }
 }
 
-void Executor::affine_row(const Node& node, int64_t y, float* out) {
+void Executor::affine_row(const Node& node, int64_t y, Columns columns, float* out) {
     const Shape& in = shape(node.inputs[0]);
-    FinishRow end = finish(node, y, 0, out);
-    end.pixels = in.w;
-    end.sums = value(node.inputs[0]) + y * in.w * in.c;
+    FinishRow end = finish(node, y, columns.first, out);
+    end.pixels = columns.count();
+    end.sums = value(node.inputs[0]) + (y * in.w + columns.first) * in.c;
     end.value_pitch = in.c;
     choose_channels(end, node, 0, in.c);
     kernels_.finish_row(end);

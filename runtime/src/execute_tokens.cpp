@@ -6,17 +6,25 @@
 
 namespace surge {
 
-void Executor::token_row(const Step& step, const Node& node, int64_t y, float* out,
-                         char* scratch) {
+void Executor::token_row(const Step& step, const Node& node, int64_t y, Columns columns,
+                         float* out, char* scratch) {
     const Shape& in = shape(node.inputs[0]);
-    if (node.is_product()) return matmul_row(step, node, y, out, scratch);
-    int64_t count = in.w * in.c;
-    const float* row = value(node.inputs[0]) + y * count;
+    if (node.is_product()) return matmul_row(step, node, y, columns, out, scratch);
+    const float* row = value(node.inputs[0]) + y * in.w * in.c;
     switch (node.op) {
         case Op::Embedding: return embedding_row(step, node, out);
         case Op::AddRows: return add_rows(step, node, out);
         case Op::PrependRows: return prepend_rows(step, node, out);
         case Op::Select: std::copy_n(row + node.index * in.c, in.c, out); return;
+        case Op::Softmax: return softmax_row(node, y, columns, out);
+        case Op::LayerNorm: return norm_row(step, node, y, columns, out, scratch);
+        default: break;
+    }
+    // What acts on every value by itself.
+    int64_t first = columns.first * in.c, count = columns.count() * in.c;
+    row += first;
+    out += first;
+    switch (node.op) {
         case Op::Equals:
             for (int64_t i = 0; i < count; ++i) out[i] = row[i] == node.number ? 1.0f : 0.0f;
             return;
@@ -26,8 +34,6 @@ void Executor::token_row(const Step& step, const Node& node, int64_t y, float* o
                 out[i] = t > node.number ? 1.0f : 0.0f;
             }
             return;
-        case Op::Softmax: return softmax_row(node, y, out);
-        case Op::LayerNorm: return norm_row(step, node, y, out, scratch);
         case Op::Gelu: return tokens_.gelu(row, count, out);
         case Op::Tanh: return tokens_.tanh(row, count, out);
         case Op::Sigmoid: return tokens_.sigmoid(row, count, out);
@@ -68,18 +74,19 @@ void Executor::prepend_rows(const Step& step, const Node& node, float* out) {
     std::copy_n(value(node.inputs[0]), in.elements(), out + first);
 }
 
-void Executor::softmax_row(const Node& node, int64_t y, float* out) {
+void Executor::softmax_row(const Node& node, int64_t y, Columns columns, float* out) {
     const Shape& in = shape(node.inputs[0]);
     const float* term = node.inputs.size() > 1 ? value(node.inputs[1]) : nullptr;
-    tokens_.softmax_row({value(node.inputs[0]) + y * in.w * in.c, term, in.w, in.c, out});
+    tokens_.softmax_row({value(node.inputs[0]) + (y * in.w + columns.first) * in.c, term,
+                         columns.count(), in.c, out + columns.first * in.c});
 }
 
-void Executor::norm_row(const Step& step, const Node& node, int64_t y, float* out,
+void Executor::norm_row(const Step& step, const Node& node, int64_t y, Columns columns, float* out,
                         char* scratch) {
     const Shape& in = shape(node.inputs[0]);
     float* normed = reinterpret_cast<float*>(scratch);
-    for (int64_t x = 0; x < in.w; x += step.chunk) {
-        int64_t pixels = std::min(step.chunk, in.w - x);
+    for (int64_t x = columns.first; x < columns.end; x += step.chunk) {
+        int64_t pixels = std::min(step.chunk, columns.end - x);
         tokens_.norm_row(
             {value(node.inputs[0]) + (y * in.w + x) * in.c, pixels, in.c, node.number, normed});
         FinishRow end = finish(node, y, x, out);
@@ -103,15 +110,15 @@ void Executor::arrange(const Step& step, const Node& node) {
 
 // The kernels of convolutions, with the second factor in the place of weights. A row of the
 // result is a head's, or has the channels of all heads side by side.
-void Executor::matmul_row(const Step& step, const Node& node, int64_t y, float* out,
-                          char* scratch) {
+void Executor::matmul_row(const Step& step, const Node& node, int64_t y, Columns columns,
+                          float* out, char* scratch) {
     const Shape &result = shape(node.output), &second = shape(node.inputs[1]);
     int64_t first_head = node.transposed ? y : 0, last_head = node.transposed ? y : node.heads - 1;
     int64_t channels = node.transposed ? result.c : result.c / node.heads;
     for (int64_t h = first_head; h <= last_head; ++h)
-        for (int64_t x = 0; x < result.w; x += step.chunk) {
+        for (int64_t x = columns.first; x < columns.end; x += step.chunk) {
             FinishRow end = finish(node, y, x, out);
-            end.pixels = std::min(step.chunk, result.w - x);
+            end.pixels = std::min(step.chunk, columns.end - x);
             if (node.op == Op::Matmul)
                 end.sums = real_products(step, node, h, x, end.pixels, scratch);
             else

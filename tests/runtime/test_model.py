@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from surge.export import pack
 from surge.export.container import to_bytes
 from surge.models import build_model
 from tests.export.packing import settle
 from tests.nets import binarized
+from tests.runtime.seeds import PIXELS
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +98,30 @@ def test_threads_change_nothing_but_the_time(engine, file, batch, threads):
         assert np.array_equal(together.run(batch[:count]), alone.run(batch[:count]))
     together.threads = 1
     assert np.array_equal(together.run(batch), alone.run(batch))
+
+
+def wide_images(method, **options):
+    layers = [nn.Conv2d(2, 16, 3, padding=1), nn.BatchNorm2d(16), nn.Hardtanh()]
+    layers += [nn.Conv2d(16, 32, 3, groups=2, padding=1), nn.BatchNorm2d(32), nn.PReLU()]
+    layers += [nn.Conv2d(32, 32, 3, groups=32, padding=1, bias=False), nn.BatchNorm2d(32)]
+    layers += [nn.Conv2d(32, 16, 1, bias=False), nn.BatchNorm2d(16)]
+    layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 3)]
+    return settle(binarized(nn.Sequential(*layers), method, **options), torch.randn(4, 2, 3, 400))
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("bnn", {}), ("reactnet", {}), ("tbn", {}), ("dorefa", {"weight_bits": 2, "input_bits": 2})],
+)
+def test_parts_of_wide_rows_are_the_whole(engine, tmp_path, method, options):
+    torch.manual_seed(0)
+    images = torch.rand(2, 2, 3, 400)
+    pack(wide_images(method, **options), images[:1], tmp_path / "m.surge", preprocessing=PIXELS)
+    batch = (images * 255).round().numpy()
+    wanted = engine.load(tmp_path / "m.surge").run(batch)
+    for threads in (2, 3, 8):
+        found = engine.load(tmp_path / "m.surge", threads=threads).run(batch)
+        assert found.tobytes() == wanted.tobytes(), threads
 
 
 def resident_bytes():

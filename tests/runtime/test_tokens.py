@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from surge.export import pack
+from tests.export.berts import binary_bert, some_tokens
 from tests.runtime.building import BUILD
 from tests.runtime.test_c_example import on_arm as on_arm
 from tests.runtime.test_damage import count_refused, fuzz, under_sanitizers
@@ -21,6 +23,18 @@ def test_every_tier_and_thread_gives_the_same(engine, files):
             for threads in (1, 2):
                 loaded = engine.load(file, tier=tier, threads=threads)
                 assert loaded.run(token_batch(7)).tobytes() == wanted.tobytes(), (file, tier)
+
+
+@pytest.mark.parametrize("method", KINDS)
+def test_parts_of_long_rows_are_the_whole(engine, tmp_path, method):
+    model, tokens = binary_bert(method, 2, 64, 149, layers=1), some_tokens(2, 149)
+    pack(model, tokens[:1], tmp_path / "m.surge")
+    batch = tokens.float().numpy()
+    for tier in engine.tiers():
+        wanted = engine.load(tmp_path / "m.surge", tier=tier).run(batch)
+        for threads in (2, 3, 8):
+            loaded = engine.load(tmp_path / "m.surge", tier=tier, threads=threads)
+            assert loaded.run(batch).tobytes() == wanted.tobytes(), (tier, threads)
 
 
 def test_tokens_on_arm_equal_this_machine(engine, on_arm, files, tmp_path):
