@@ -142,7 +142,7 @@ def test_a_failed_conversion_turns_the_weights_back():
     before = [(type(m), set(vars(m)), set(m._modules)) for m in model.modules()]
     state = {name: value.clone() for name, value in model.state_dict().items()}
     with pytest.raises(ConfigError, match='"4"'):
-        quietly(model, "adabin")
+        quietly(model, "rbnn")
     assert [(type(m), set(vars(m)), set(m._modules)) for m in model.modules()] == before
     assert_same_tensors(dict(model.state_dict()), state)
 

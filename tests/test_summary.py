@@ -12,7 +12,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from surge import BinaryConv2d, BinaryLinear, RPReLU, binarize_, compensate_
 from surge.errors import ConfigError, NoLayersMatchedError, SurgeWarning, UnsupportedLayerError
-from surge.export import pack
 from surge.layers.attention import two_level_product
 from surge.models.bert import BertClassifier
 from surge.summary import Summary, summary
@@ -389,15 +388,6 @@ def test_auxiliary_path_is_never_counted(auxiliary):
     before = summary(model, x)
     compensate_(model, auxiliary=auxiliary)
     assert summary(model, x) == before
-
-
-@pytest.mark.parametrize(("centre", "missing"), [(0.0, 4), (0.3, 0)])
-def test_size_of_adabin_does_not_depend_on_values(tmp_path, centre, missing):
-    layers = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
-    model, x = quietly(sequence(*layers), "adabin").eval(), torch.zeros(1, 6)
-    nn.init.constant_(model[2].method.input_centre, centre)
-    file = pack(model, x, tmp_path / "m.surge")
-    assert summary(model, x).bytes - file.tensor_bytes == missing
 
 
 def test_activations_with_vectors_are_stored_in_fp32():

@@ -42,8 +42,8 @@ def summary(
     vectors in fp32. A BatchNorm is two values per channel, and takes over scale and bias of a layer
     whose output it gets directly. What training alone needs (auxiliary paths, schedules) is not
     counted. A packed file has this size, less ``folded_bytes``: slopes and shifts between binary
-    layers that became part of thresholds. Values do not matter here: AdaBin's file is one number a
-    layer smaller where the centre of its inputs is exactly 0, as before training.
+    layers that became part of thresholds. Values do not matter here: a file is one number a layer
+    smaller where a learnt centre of inputs is exactly 0, as before training.
 
     MACs are those of all products for the whole example, so give it a batch of one. Products that
     belong to no layer of torch, as those of two activations in attention, make a row of the module

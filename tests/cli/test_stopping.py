@@ -15,6 +15,14 @@ from surge.train.checkpoint import epochs_done
 QUICK = ("--limit", "64", "--device", "cpu", "--results", "results")
 
 
+@pytest.fixture(autouse=True)
+def listening():
+    """Python does not hear Ctrl-C where whoever started the tests ignores it, as nohup does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
 def interrupt(tmp_path, monkeypatch):
     """Press Ctrl-C when so many epochs of a run are shown."""

@@ -225,6 +225,17 @@ def test_adabin_rejects_filters_of_one_weight():
         BinaryLinear(1, 2, method="adabin")
 
 
+@pytest.mark.parametrize(("centre", "missing"), [(0.0, 4), (0.3, 0)])
+def test_size_of_adabin_does_not_depend_on_values(tmp_path, centre, missing):
+    """A file leaves a shift of zero out."""
+    layers = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
+    model, x = nn.Sequential(*layers), torch.zeros(1, 6)
+    surge.binarize_(model, "adabin")
+    nn.init.constant_(model[2].method.input_centre, centre)
+    file = surge.pack(model.eval(), x, tmp_path / "m.surge")
+    assert surge.summary(model, x).bytes - file.tensor_bytes == missing
+
+
 @pytest.mark.parametrize("row", ["cnn-adabin", "resnet20-adabin"])
 def test_adabin_arms_start_with_the_same_loss(row):
     plain, surged = LOSSES[row], LOSSES[f"{row}-surge"]
