@@ -1,6 +1,6 @@
 """Variants tried again with new seeds: those that named them do not count."""
 
-from surge.study.findings.new_seeds import FIRST, losses, variants
+from surge.study.findings.new_seeds import FIRST, cause, doses, losses, variants
 from surge.study.results import append
 from tests.study.stored import result
 
@@ -29,3 +29,29 @@ def test_seeds_that_named_a_loss_stand_apart_from_new_ones(tmp_path):
         "| cnn-bonn-surge | -2.50 [-8.85, +3.85] (2 pairs) | +1.00 (1 pair) |",
         "| cnn-dorefa-surge | open | open |",
     ]
+
+
+def test_cause_of_a_loss_counts_new_seeds_alone(tmp_path):
+    for seed, loss, noise in ((23, 9.0, 0.0), (24, 1.0, 1.0), (25, 2.0, 1.0)):
+        append(tmp_path, result("cnn-bonn", seed, 90.0, **ROW))
+        append(tmp_path, result("cnn-bonn-surge", seed, 90.0 - loss, **ROW))
+        append(tmp_path, result("cnn-bonn-surge-noise", seed, 90.0 - noise, **ROW))
+    lines = cause(tmp_path).splitlines()
+    assert lines[0] == "| row | accuracy | minus plain, 95 % | minus noise, 95 % |"
+    assert lines[3] == (
+        "| cnn-bonn-surge | 88.50 +- 0.71 | -1.50 [-7.85, +4.85] (2 pairs) | "
+        "-0.50 [-6.85, +5.85] (2 pairs) |"
+    )
+
+
+def test_large_doses_count_the_seeds_named_for_each_length(tmp_path):
+    rows = {20: (0, 35, 36), 60: (0, 11, 12)}
+    for epochs, seeds in rows.items():
+        for seed in seeds:
+            length = {**ROW, "epochs": epochs}
+            append(tmp_path, result("cnn-bnn", seed, 90.0, **length))
+            append(tmp_path, result("cnn-bnn-surge-tied-eta1", seed, 91.0 + (seed > 1), **length))
+            append(tmp_path, result("cnn-bnn-surge-leaky-eta1", seed, 91.0, **length))
+    found = [line for line in doses(tmp_path).splitlines() if line.startswith("| cnn-bnn-surge-t")]
+    same = "91.50 +- 0.71 | +1.50 [-4.85, +7.85] (2 pairs) | open | +0.50 [-5.85, +6.85] (2 pairs)"
+    assert found == [f"| cnn-bnn-surge-tied-eta1 | {same} |"] * 2

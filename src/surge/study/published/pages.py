@@ -145,6 +145,8 @@ PAGES: dict[str, dict[str, Section]] = {
         "confirmed": screening.confirmed,
         "new-seeds": new_seeds.variants,
         "new-seeds-losses": new_seeds.losses,
+        "new-seeds-cause": new_seeds.cause,
+        "doses": new_seeds.doses,
     },
     "docs/glue.md": {
         "overhead": overhead_section,
