@@ -135,7 +135,7 @@ def test_every_block_says_what_it_is():
 
 def test_links_and_pictures_lead_somewhere():
     for page, text in PAGES.items():
-        for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        for target in re.findall(r"\]\(([^)#:]+)[#)]", text):
             there = (DOCS / target).exists() or target in site.MADE
             assert there, f"{page}: {target}"
 

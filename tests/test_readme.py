@@ -78,7 +78,7 @@ def test_commands_in_the_text_exist():
 
 
 def test_links_and_pictures_lead_somewhere():
-    targets = re.findall(r"\]\(([^)#]+)\)", TEXT)
+    targets = re.findall(r"\]\(([^)#]+)[#)]", TEXT)
     assert {"CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"} <= set(targets)
     for target in targets:
         assert (ROOT / target).exists(), target

@@ -1,10 +1,13 @@
 """The frame of the ``surge`` command: discovery, help, exit codes, one-line errors."""
 
+import ast
 import errno
+import inspect
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import pytest
@@ -104,6 +107,14 @@ def test_help_names_what_an_option_takes(name, capsys):
     text = capsys.readouterr().out
     assert "{None" not in text
     assert "[STR]" not in text and "[PATH]" not in text
+
+
+@pytest.mark.parametrize("name", sorted(discover().commands))
+def test_help_of_an_option_is_one_line_that_tyro_can_wrap(name):
+    (tree,) = ast.parse(inspect.getsource(discover().commands[name])).body
+    fields = [below for above, below in pairwise(tree.body) if isinstance(above, ast.AnnAssign)]
+    texts = [below.value.value for below in fields if isinstance(below, ast.Expr)]
+    assert texts and not [text for text in texts if "\n" in text]
 
 
 def test_an_option_that_may_be_left_out_is_none_or_what_was_given():

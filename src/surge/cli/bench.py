@@ -18,9 +18,9 @@ GROUP = "Measure speed and memory, always beside something to compare with."
 class BenchInferCommand:
     """Time a packed network beside onnxruntime and OpenVINO, all of them in turns in one run.
 
-    Prints median, 90th percentile, samples per second, memory and file size of the packed network
-    (its float layers in fp32 and int8), of its float twin in onnxruntime and OpenVINO (fp32 and
-    int8) and of OpenVINO's own 1-bit convolutions; then where the time goes, and where binary
+    Prints median, 90th percentile, samples per second, memory and file size of the packed network,
+    whose float layers are in fp32 and in int8, of its float twin in onnxruntime and OpenVINO (fp32
+    and int8) and of OpenVINO's own 1-bit convolutions; then where the time goes, and where binary
     loses. Engines that are not installed are named, not guessed. Networks: resnet18-224,
     resnet18-cifar, resnet20, vggsmall, conv64, conv128, conv256, conv512, linear768x3072.
 
@@ -33,7 +33,7 @@ class BenchInferCommand:
     file: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[FILE]")] = None
     """A packed file to time instead of networks by name; without --network, --size and --sweep."""
     network: tuple[str, ...] = ()
-    """Networks by name, several if you like; resnet18-224 if neither is given."""
+    """Networks by name, several if you like; resnet18-224 if neither this nor a file is given."""
     threads: int = 1
     """Threads of every engine."""
     batch: int = 1

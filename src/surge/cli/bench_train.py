@@ -40,19 +40,17 @@ class BenchTrainCommand:
     batch: tuple[int, ...] = ()
     """Samples per step, several to see how the cost grows; by default the recipe's."""
     width: tuple[int, ...] = (1,)
-    """Channels in times the network's own, several to see how the cost grows (resnet20)."""
+    """Factors on the channels of every layer, several to see how the cost grows (resnet20)."""
     device: str | None = None
     """cuda or cpu; by default a GPU if there is one."""
     seconds: float = 6.0
     """Time to measure each network and mode for, all variants together."""
     jobs: int = 1
-    """Steps to build at a time, each in a process of its own: compiling takes a minute of a core.
-    The GPU must hold all of them; they are timed in turns as ever."""
+    """Steps built at a time, each in a process of its own; the GPU must hold all of them."""
     patience: float = 900.0
-    """Seconds to wait for them; what is not there by then is left out, and named."""
+    """Seconds to wait for steps to be built; what is not ready by then is left out, and named."""
     profile: bool = False
-    """Also say which kernels a step consists of, by what they do (GPU); stored for the network's
-    own batch and width."""
+    """Also list a step's kernels by kind (GPU); stored for the network's own batch and width."""
     out: Path = Path("runs/bench")
     """Folder for the picture and its numbers."""
     json: Path | None = None

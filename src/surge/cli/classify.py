@@ -17,7 +17,7 @@ class ClassifyCommand:
     """Name what is in pictures, with a binary network that comes with the package.
 
     Works offline, in the engine, without torch. Pictures are cut to a square about their middle
-    and resized to what the network was trained on (32x32 for CIFAR-10), which is said.
+    and resized to what the network was trained on (32x32 for CIFAR-10); the output says so.
 
     Example:
         surge classify photo.jpg other.png

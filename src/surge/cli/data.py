@@ -36,7 +36,7 @@ class DataCommand:
     """
 
     name: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[SET]")] = None
-    """cifar10, glue; imagenet, imagenette, voc: look through folders; nothing lists them all."""
+    """Download cifar10 or glue, look for imagenet, imagenette or voc; without it all are listed."""
     tasks: tuple[str, ...] = ()
     """Tasks of GLUE, by the package `datasets`; all by default."""
     data: str | None = None

@@ -25,8 +25,7 @@ class DemoCommand:
     """
 
     out: Path = Path("runs/demo")
-    """Folder for everything; what an earlier demo left there is replaced, what anybody else did
-    under the same names is a reason to refuse."""
+    """Folder for everything; files of an earlier demo are replaced, others never."""
     workers: int | None = None
     """Runs trained at the same time; one per core by default, at most four."""
     quick: bool = False

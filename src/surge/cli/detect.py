@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class DetectCommand:
     """Find objects in pictures with a trained detector, and draw their boxes.
 
-    Every picture is drawn beside itself, as <name>.detected.png, or into --out.
+    Every drawn picture is written beside its original, as <name>.detected.png, or into --out.
 
     Example:
         surge detect photo.jpg --model runs/voc-ida-surge-seed0

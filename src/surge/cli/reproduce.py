@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 class ReproduceCommand:
     """Run what is missing of a table within a time budget, and print the table.
 
+    Call it again to go on. Runs that are known to take longer than what is left of the budget are
+    not begun. With --each both arms of a pair train equally long, however many steps that is, and
+    teachers are trained in full; a trial times the steps and does not count, nor does compiling.
+    It does not go with --jobs or --together.
+
     Example:
         surge reproduce digits --seeds 0-11
         surge reproduce cifar10 --rows resnet20-recu resnet20-recu-surge --seeds 0 1 2 --budget 9m
@@ -41,14 +46,11 @@ class ReproduceCommand:
     short: bool = False
     """The form of the rows for few and small images (VOC)."""
     seeds: Seeds = (0, 1, 2)
-    """Seeds to run, 0 1 2 or 0-11; every row of a seed starts from the same weights and sees the
-    same data."""
+    """Seeds, 0 1 2 or 0-11; all rows of a seed have the same start weights and the same data."""
     epochs: int | None = None
     """Another number of epochs than the recipes say."""
     each: str | None = None
-    """Fit the schedule of every student to this time (90s, 15m), so that both arms of a pair train
-    equally long, however many steps that is (GLUE); teachers are trained in full. A trial times
-    the steps and does not count, nor does compiling. Not with --jobs or --together."""
+    """Fit the schedule of every student to this time (90s, 15m; GLUE); see above."""
     eta: tuple[float, ...] = ()
     """Add a row for each of these shares to every row with SURGE: <row>-eta0.1."""
     fixed_scale: tuple[float, ...] = ()
@@ -60,11 +62,9 @@ class ReproduceCommand:
     test_epochs: int | None = None
     """Test after every so many epochs, and after the last; the best epoch is one of those."""
     budget: str | None = None
-    """Stop after this time (90s, 9m, 2h), at the end of an epoch or half a minute later; call again
-    to go on. Runs that are known to take longer than what is left of it are not begun."""
+    """Stop after this time (90s, 9m, 2h), at the end of an epoch or half a minute later."""
     jobs: int = 1
-    """Runs side by side, each in a process of its own: as soon as one ends the next begins.
-    Compiling takes a core for a minute, and tests leave a GPU pauses that others fill."""
+    """Runs side by side, each in a process of its own: as soon as one ends the next begins."""
     together: int = 1
     """Runs side by side in one process, as streams of one GPU; not with --jobs."""
     compiled: bool | None = None

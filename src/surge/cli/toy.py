@@ -30,9 +30,10 @@ _COLUMNS = {
 class ToyCommand:
     """Train two binary layers on Beale's function and check what the paper says about it.
 
-    Six arms (FP, STE, STE+SURGE, Bi-Real, Bi-Real+SURGE, STE+Noise), all seeds of an arm at once
-    and from the same start. Writes the paper's figures as pictures with their numbers, and a table
-    that answers each of its sentences with a paired difference, an interval and an effect size.
+    Six arms (FP, STE, STE+SURGE, Bi-Real, Bi-Real+SURGE, STE+Noise), all from the same starts and
+    all seeds of an arm at once. Writes the paper's figures as pictures with their numbers, and a
+    table that answers each of its sentences with a paired difference, an interval and an effect
+    size.
 
     Example:
         surge toy --out runs/toy

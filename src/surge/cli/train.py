@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class TrainCommand:
     """Train a recipe; a killed run continues with --resume.
 
+    Rows of GLUE fit their schedule to --budget.
+
     Example:
         surge train digits-cnn-recu-surge --seed 1
         surge train cifar10-resnet20-recu-surge --seed 1 --epochs 60
@@ -55,7 +57,7 @@ class TrainCommand:
     sync_norm: bool = False
     """Take the statistics of BatchNorms over all processes."""
     eta: float | None = None
-    """Another share for SURGE than the recipe says."""
+    """Share of the gradient's norm that SURGE injects, instead of the recipe's."""
     fixed_scale: float | None = None
     """Keep SURGE's scale at this number instead of adapting it."""
     align: float | None = None
@@ -81,7 +83,7 @@ class TrainCommand:
     resume: Path | None = None
     """Continue the run in this folder; nothing else is needed."""
     results: Path = Path("results")
-    """Where the line about the finished run is added."""
+    """Folder of the table that the finished run is added to."""
     device: str | None = None
     """cpu, cuda, cuda:1; by default a GPU if there is one."""
     compiled: bool | None = None
@@ -89,24 +91,21 @@ class TrainCommand:
     captured: bool | None = None
     """Force CUDA-graph capture on or off."""
     lean: bool = False
-    """Compile so that the backward computes signs, masks and norms again instead of keeping them:
-    less memory for a little time (docs/performance.md)."""
+    """Compute signs, masks and norms again in the backward: less memory for a little time."""
     workers: int | None = None
-    """Processes that decode image files, for each training process; by default its share of the
-    cores (photographs)."""
+    """Processes that decode images, per training process; by default its share of the cores."""
     save_every: float = 30.0
     """Seconds between checkpoints; 0 writes one after every epoch."""
     save_steps: int | None = None
     """Also write a checkpoint after every so many steps: an epoch of ImageNet is long."""
     budget: str | None = None
-    """Stop after this time (90s, 9m, 2h), at the end of an epoch or half a minute later inside one;
-    GLUE fits its schedule to it."""
+    """Stop after this time (90s, 9m, 2h), at an epoch's end or half a minute later inside one."""
     commit: str | None = None
     """Commit to record where there is no repository."""
     record: bool = False
-    """Record gradients and weights of every layer now and then (probe.jsonl): 2 % of a long run."""
+    """Record gradients and weights of every layer (probe.jsonl), in 2 % of the time of a run."""
     record_every: int | None = None
-    """Epochs from one record to the next; by default 10 or more, and as few as the 2 % allow."""
+    """Epochs from one record to the next; by default 10, or more where the 2 % need it."""
     record_theorem: bool = False
     """Also record the optimal scale and the corollary's premises (slower)."""
     tensorboard: bool = False
