@@ -1,24 +1,22 @@
 """The torch operators that make one value of many: pools, means, norms of whole samples."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from surge.export.aten import MOST, as_list, handles, pair, window
-
-if TYPE_CHECKING:
-    from surge.export.lower import Lowering
+from surge.export.builder import Builder
 
 
-def _images(low: "Lowering", node: fx.Node, x: Any) -> tuple[int, ...]:
+def _images(low: Builder, node: fx.Node, x: Any) -> tuple[int, ...]:
     shape = low.shape(x)
     if not low.is_image(x):
         low.refuse(node, f"needs images, but gets a tensor of shape {shape}, batch included")
     return shape
 
 
-def _pooled(low: "Lowering", node: fx.Node, x: Any) -> tuple[str, bool]:
+def _pooled(low: Builder, node: fx.Node, x: Any) -> tuple[str, bool]:
     """Return the input of a pool in the layout it needs, and whether it is a sequence."""
     flat = "pool1d" in str(node.target)
     if flat and len(low.shape(x)) == 3:
@@ -28,7 +26,7 @@ def _pooled(low: "Lowering", node: fx.Node, x: Any) -> tuple[str, bool]:
 
 
 @handles("aten.max_pool2d.default", "aten.max_pool1d.default")
-def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _max_pool(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, kernel, stride, padding, dilation, _ = a
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, dilation, flat=flat)
@@ -39,7 +37,7 @@ def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.avg_pool2d.default", "aten.avg_pool1d.default")
-def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _avg_pool(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, kernel, stride, padding, _, include_pad, divisor = [*a, None][:7]
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, 1, flat=flat)
@@ -57,7 +55,7 @@ def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.linalg_vector_norm.default")
-def _norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, order, dims, keep = a[:4]
     shape, channel = low.shape(x), low.channel_axis(low.value(x))
     axes = sorted(int(d) % len(shape) for d in dims or ())
@@ -74,7 +72,7 @@ def _norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 def _hang_over(
-    low: "Lowering", node: fx.Node, numbers: dict[str, Any], sizes: tuple[int, ...]
+    low: Builder, node: fx.Node, numbers: dict[str, Any], sizes: tuple[int, ...]
 ) -> bool:
     """Let windows hang over the edge, if any does; return whether one does."""
     made = node.meta["val"].shape[2:]
@@ -86,13 +84,13 @@ def _hang_over(
     return "ceiling" in numbers
 
 
-def _pool_all(low: "Lowering", node: fx.Node, x: Any, size: list[int]) -> None:
+def _pool_all(low: Builder, node: fx.Node, x: Any, size: list[int]) -> None:
     numbers = {"kernel": size, "stride": size, "padding": [0, 0], "dilation": [1, 1]}
     low.emit(node, "avg_pool", [x], numbers=numbers | {"divisor": size[0] * size[1]})
 
 
 @handles("aten.adaptive_avg_pool2d.default")
-def _adaptive(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _adaptive(low: Builder, node: fx.Node, a: list[Any]) -> None:
     shape = _images(low, node, a[0])
     wanted = pair(a[1])
     if any(size % target for size, target in zip(shape[2:], wanted, strict=True)):
@@ -101,7 +99,7 @@ def _adaptive(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.adaptive_avg_pool1d.default")
-def _adaptive_flat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _adaptive_flat(low: Builder, node: fx.Node, a: list[Any]) -> None:
     source, _ = _pooled(low, node, a[0])
     length, wanted = low.shape(a[0])[2], as_list(a[1])[0]
     if length % wanted:
@@ -110,7 +108,7 @@ def _adaptive_flat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.mean.dim")
-def _mean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _mean(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, dims, keep, _ = a
     shape = low.shape(x)
     axes = sorted(int(d) % len(shape) for d in dims or range(len(shape)))
@@ -130,7 +128,7 @@ def _mean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.var.correction", "aten.var.dim")
-def _variance(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _variance(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, dims, correction, keep = a  # of var.dim: whether it is unbiased
     shape = low.shape(x)
     axes = sorted(int(d) % len(shape) for d in dims or range(len(shape)))
@@ -141,7 +139,7 @@ def _variance(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.group_norm.default")
-def _group_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _group_norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, groups, weight, bias, eps = a[:5]
     _images(low, node, x)
     if groups != 1:
