@@ -56,18 +56,16 @@ def _batch_norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
         low.refuse(node, "uses the statistics of the batch; the packed format needs running ones")
     images = len(low.shape(x)) == 4
     source = low.as_sequence(node, x) if len(low.shape(x)) == 3 else low.value(x)
-    parts = [None if part is None else low.constant(part) for part in (weight, bias)]
-    parts = [None if part is None else part.detach().float().cpu() for part in parts]
-    centre, spread = (low.constant(part).detach().float().cpu() for part in (mean, variance))
+    weight, bias, centre, spread = map(low.floats, (weight, bias, mean, variance))
 
     def arithmetic(t: Tensor) -> Tensor:
         # In the shape the network has it: torch's loops for images and for rows may differ.
         shaped = t.T.reshape(1, t.shape[1], -1, 1) if images else t
-        normed = F.batch_norm(shaped, centre, spread, parts[0], parts[1], eps=eps)
+        normed = F.batch_norm(shaped, centre, spread, weight, bias, eps=eps)
         return normed[0, :, :, 0].T if images else normed
 
-    gamma = torch.ones_like(centre) if parts[0] is None else parts[0]
-    beta = torch.zeros_like(centre) if parts[1] is None else parts[1]
+    gamma = torch.ones_like(centre) if weight is None else weight
+    beta = torch.zeros_like(centre) if bias is None else bias
     scale = gamma.double() / (spread.double() + eps).sqrt()
     low.emit(
         node,

@@ -161,8 +161,8 @@ def _boolean(low: Builder, node: fx.Node, a: list[Any]) -> None:
 
 def level_of(low: Builder, level: Any) -> Tensor:
     """Return the level of an elastic quantiser as it acts."""
-    constant: Tensor = low.constant(level)
-    return constant.detach().float().cpu().clamp(min=FLOOR).reshape(())
+    constant: Tensor = low.floats(level)
+    return constant.clamp(min=FLOOR).reshape(())
 
 
 def last_zero(level: Tensor) -> float:

@@ -152,6 +152,4 @@ def _group_norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     spread = low.emit_inner(node, "square_root", [spread])
     centred = low.emit_inner(node, "subtract", [low.value(x), mean])
     normed = low.emit_inner(node, "divide", [centred, spread])
-    vectors = (None if part is None else low.constant(part).float() for part in (weight, bias))
-    scale, shift = (None if part is None else part.detach().cpu() for part in vectors)
-    low.emit(node, "affine", [normed], scale=scale, bias=shift)
+    low.emit(node, "affine", [normed], scale=low.floats(weight), bias=low.floats(bias))

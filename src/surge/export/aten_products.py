@@ -23,7 +23,7 @@ def _convolution(low: Builder, node: fx.Node, a: list[Any]) -> None:
     flat = "conv1d" in str(node.target)
     if low.is_value(weight) or len(low.shape(x)) != (3 if flat else 4):
         low.refuse(node, "has a weight that is not a constant, or an input without a batch")
-    kernel: Tensor = low.constant(weight).detach().float().cpu()
+    kernel: Tensor = low.floats(weight)
     if isinstance(padding, str):
         total = [d * (k - 1) for d, k in zip(pair(dilation), kernel.shape[2:], strict=False)]
         if padding == "same" and any(t % 2 for t in total):
@@ -38,9 +38,8 @@ def _convolution(low: Builder, node: fx.Node, a: list[Any]) -> None:
         # A box of ones is a sum over the window: XNOR-Net's map, which stores no weight.
         low.emit(node, "avg_pool", [source], numbers=numbers | {"divisor": 1})
         return
-    vector = None if bias is None else low.constant(bias).detach().float().cpu()
     numbers["groups"] = int(groups)
-    low.emit(node, "conv2d", [source], numbers=numbers, weight=kernel, bias=vector)
+    low.emit(node, "conv2d", [source], numbers=numbers, weight=kernel, bias=low.floats(bias))
 
 
 @handles("aten.linear.default")
@@ -49,10 +48,9 @@ def _linear(low: Builder, node: fx.Node, a: list[Any]) -> None:
     _check_real(low, node, x)
     if low.is_value(weight) or low.is_image(x):
         low.refuse(node, "multiplies two computed tensors, or acts on the columns of images")
-    kernel: Tensor = low.constant(weight).detach().float().cpu()[:, :, None, None]
-    vector = None if bias is None else low.constant(bias).detach().float().cpu()
+    kernel: Tensor = low.floats(weight)[:, :, None, None]
     source = low.as_rows(node, x)
-    low.emit(node, "conv2d", [source], numbers=_pointwise(), weight=kernel, bias=vector)
+    low.emit(node, "conv2d", [source], numbers=_pointwise(), weight=kernel, bias=low.floats(bias))
 
 
 def _check_real(low: Builder, node: fx.Node, x: Any) -> None:

@@ -202,7 +202,7 @@ def _prepends(low: Builder, node: fx.Node, tensors: list[Any], axis: int) -> boo
     if not low.is_value(x) or any(low.is_value(part) for part in parts) or not parts:
         return False
     rank = len(low.shape(x))
-    rows = torch.cat([low.constant(part).detach().float().cpu() for part in parts], dim=axis)
+    rows = torch.cat([low.floats(part) for part in parts], dim=axis)
     if rank != 3 or axis % rank != 1 or not bool((rows == rows[:1]).all()):
         return False
     low.emit(node, "prepend_rows", [low.as_rows(node, x)], weight=rows[0])

@@ -48,11 +48,8 @@ def _layer_norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     last = low.channel_axis(low.value(x)) == len(shape) - 1
     if not last or [int(size) for size in sizes] != [shape[-1]]:
         low.refuse(node, f"norms dimensions {list(sizes)} of a tensor of shape {shape}")
-    scale, shift = (
-        None if part is None else low.constant(part).detach().float().cpu()
-        for part in (weight, bias)
-    )
-    low.emit(node, "layer_norm", [x], numbers={"eps": float(eps)}, scale=scale, bias=shift)
+    vectors = {"scale": low.floats(weight), "bias": low.floats(bias)}
+    low.emit(node, "layer_norm", [x], numbers={"eps": float(eps)}, **vectors)
 
 
 def _check_numbers(low: Builder, node: fx.Node, numbers: Any) -> None:
@@ -65,8 +62,7 @@ def _embedding(low: Builder, node: fx.Node, a: list[Any]) -> None:
     if low.is_value(a[0]):
         low.refuse(node, "looks up rows of a computed table")
     _check_numbers(low, node, a[1])
-    weight = low.constant(a[0]).detach().float().cpu()
-    low.emit(node, "embedding", [a[1]], weight=weight)
+    low.emit(node, "embedding", [a[1]], weight=low.floats(a[0]))
 
 
 @handles("surge_export.embedding_rows.default")

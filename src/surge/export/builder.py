@@ -107,6 +107,10 @@ class Builder:
             return [self.constant(item) for item in argument]
         return argument
 
+    def floats(self, argument: Any) -> Any:
+        """Return a constant tensor in fp32 on the CPU; None for one that is not given."""
+        return None if argument is None else self.constant(argument).detach().float().cpu()
+
     def is_image(self, node: Any) -> bool:
         """Return whether a value has rows, columns, and its channels first in torch."""
         return len(self.shape(node)) == 4 and self.value(node) not in self.stacks
