@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from surge import functional
 from surge.errors import ExportError
+from surge.export.ends import Example, evaluated, plain_ends_, unnamed
 from surge.export.trace import sign_level
 from surge.layers import BinaryEmbedding, BinaryLayer
 from surge.layers.hooks import binary_layers
@@ -139,6 +140,15 @@ def _table(layer: BinaryEmbedding) -> nn.Embedding:
     table = nn.Embedding(layer.num_embeddings, layer.embedding_dim, layer.padding_idx)
     table.weight = nn.Parameter(rows.clone(), requires_grad=False)
     return table
+
+
+def prepared(model: nn.Module, example: Example, what: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """Return a deployed copy with plain ends, its input, and the model's own output for that."""
+    given, name = unnamed(example)
+    value = one_tensor(given, what)
+    network = deployed(model, what)
+    plain_ends_(network, name, what)
+    return network, value, evaluated(model, value, name, what)
 
 
 def exported(network: nn.Module, example: Tensor, what: str) -> torch.export.ExportedProgram:
