@@ -15,7 +15,7 @@ from rich.console import Console
 
 from surge.cli._bench_reporting import Found, report
 from surge.cli._bench_rows import Place
-from surge.cli.console import progress
+from surge.cli.console import progress, say
 from surge.errors import ConfigError, ExportError, MissingDependencyError
 from surge.export.load import load_packed
 from surge.study import figures
@@ -70,7 +70,7 @@ def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
         console.print(f"not installed: {engine} ({how})", markup=False)
     if command.json is not None:
         written = figures.write_json(latency.as_json(rows, profiles), command.json)
-        console.print(f"wrote {written}", markup=False, soft_wrap=True)
+        say(console, f"wrote {written}")
     if command.results is not None:
         console.print(f"stored in {latency.append(command.results, rows)}", markup=False)
     return rows
@@ -234,7 +234,7 @@ def sweep(name: str, command: BenchInferCommand, place: Place, console: Console)
     figure = latency_figures.draw_sweep(rows, name)
     path = command.out / f"{name}-sweep.png"
     for written in figures.save(figure, [vars(row) for row in rows], path):
-        console.print(f"wrote {written}", markup=False, soft_wrap=True)
+        say(console, f"wrote {written}")
     return rows
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from surge.cli.console import print_error
+from surge.cli.console import print_error, say
 from surge.errors import ConfigError, MissingDependencyError
 from surge.export.load import load_packed
 from surge.pretrained import pretrained_path
@@ -52,17 +52,16 @@ def classify(command: ClassifyCommand, console: Console) -> int:
         logits = model.run(model.preprocess(picture.pixels[None]))[0]
         answers.append(answer(path, picture, logits, classes, command.top))
     if command.json:
-        console.print(json.dumps(answers, indent=2), markup=False, soft_wrap=True)
+        say(console, json.dumps(answers, indent=2))
     else:
         for found in answers:
-            console.print(_line(found), markup=False, soft_wrap=True)
+            say(console, _line(found))
         resized = [found for found in answers if found["size"] != [width, height]]
         if resized:
-            console.print(
+            say(
+                console,
                 f"{len(resized)} of {len(answers)} images were resized to {width}x{height}, the "
                 "size this network was trained on: small things are lost.",
-                markup=False,
-                soft_wrap=True,
             )
     for failure in failures:
         print_error(failure)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from surge.cli._training import choose_device
-from surge.cli.console import print_error, print_table
+from surge.cli.console import print_error, print_table, say
 from surge.data.pictures import CORRUPT, as_tensor
 from surge.data.voc import CLASSES
 from surge.errors import ConfigError
@@ -55,7 +55,7 @@ def detect(command: DetectCommand, console: Console) -> int:
             {"image": str(path), "drawn": str(target), "found": [asdict(one) for one in found]}
         )
     if command.json:
-        console.print(json.dumps(answers, indent=2), markup=False, soft_wrap=True)
+        say(console, json.dumps(answers, indent=2))
     else:
         _print(answers, recipe.name, console)
     for failure in failures:
@@ -168,9 +168,8 @@ def _print(answers: Sequence[dict[str, Any]], name: str, console: Console) -> No
         print_table(console, rows, title=name)
     for answer in answers:
         count = len(answer["found"])
-        console.print(
+        say(
+            console,
             f"{answer['image']}: {count} object{'' if count == 1 else 's'}, drawn in "
             f"{answer['drawn']}",
-            markup=False,
-            soft_wrap=True,
         )

@@ -57,20 +57,21 @@ def _list(console: Console) -> None:
 
 
 def _explain(console: Console, name: str, out: Path) -> None:
+    from surge.cli.console import say
     from surge.method import get_method
 
     method = get_method(name)
     heading = f"{method.name}: {_bits(method)} bit, {method.reference}"
-    console.print(heading, style="bold", markup=False, soft_wrap=True)
+    say(console, heading, style="bold")
     formulas = inspect.cleandoc(method.__doc__ or "").replace("``", "`")
-    console.print(f"\n{formulas}\n", markup=False, soft_wrap=True)
-    console.print(f"Options   {_options(method)}\n", markup=False, soft_wrap=True)
+    say(console, f"\n{formulas}\n")
+    say(console, f"Options   {_options(method)}\n")
 
     from surge.study import curves, figures
 
     found = curves.measure(name)
     for path in figures.save(curves.draw(found), found.rows(), out / f"{name}.png"):
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+        say(console, f"wrote {path}")
 
 
 def _bits(method: type[Method]) -> str:
