@@ -200,12 +200,12 @@ def _differences(
     return found
 
 
-def profile(path: Path, batch: Any, threads: int, times: int = 9) -> list[Step]:
+def profile(path: Path, batch: Any, threads: int) -> list[Step]:
     """Return the median time of each step of a packed network."""
     import surge_runtime
 
     model = surge_runtime.load(path, threads=threads)
-    taken = [model.profile(batch) for _ in range(times + 1)][1:]
+    taken = [model.profile(batch) for _ in range(10)][1:]
     return [
         Step(name, kind, float(np.median([run[index][2] for run in taken])))
         for index, (name, kind, _) in enumerate(taken[0])

@@ -30,7 +30,7 @@ def _max_pool(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, kernel, stride, padding, dilation, _ = a
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, dilation, flat=flat)
-    _hang_over(low, node, numbers, low.shape(x)[2:])
+    _hang_over(node, numbers, low.shape(x)[2:])
     if max(numbers["dilation"]) > 1 and any(numbers["padding"]):
         low.refuse(node, "has both dilation and padding")
     low.emit(node, "max_pool", [source], numbers=numbers)
@@ -42,7 +42,7 @@ def _avg_pool(low: Builder, node: fx.Node, a: list[Any]) -> None:
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, 1, flat=flat)
     size = numbers["kernel"]
-    over = _hang_over(low, node, numbers, low.shape(x)[2:])
+    over = _hang_over(node, numbers, low.shape(x)[2:])
     if over and include_pad and any(numbers["padding"]) and divisor is None:
         low.refuse(node, "counts a part of the border in windows over the edge (ceil_mode=True)")
     if divisor is not None and not 1 <= divisor <= MOST:
@@ -71,9 +71,7 @@ def _norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "square_root", [sums])
 
 
-def _hang_over(
-    low: Builder, node: fx.Node, numbers: dict[str, Any], sizes: tuple[int, ...]
-) -> bool:
+def _hang_over(node: fx.Node, numbers: dict[str, Any], sizes: tuple[int, ...]) -> bool:
     """Let windows hang over the edge, if any does; return whether one does."""
     made = node.meta["val"].shape[2:]
     for axis, size, wanted in zip((0, 1)[-len(sizes) :], sizes, made, strict=True):
