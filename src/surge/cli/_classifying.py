@@ -102,19 +102,11 @@ def read_picture(path: Path, channels: int, size: tuple[int, int], maximum: floa
         from PIL import Image, ImageOps
     except ImportError as error:
         raise MissingDependencyError("surge classify needs Pillow: pip install pillow") from error
-    from surge.picture_modes import eight_bits
+    from surge.picture_modes import upright
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, not too large
-            with Image.open(path) as file:
-                upright = ImageOps.exif_transpose(file)
-                image = eight_bits(upright).convert("L" if channels == 1 else "RGB")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} is not there.") from error
-    # Pillow's decoders raise all of these on damaged files.
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise ConfigError(f"{path} is not an image that can be read ({error}).") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, not too large
+        image = upright(path, "L" if channels == 1 else "RGB")
     if image.size != size:
         fitted = ImageOps.fit(image, size, method=Image.Resampling.BICUBIC)
     else:
