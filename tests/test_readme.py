@@ -244,3 +244,13 @@ def test_stored_table_shows_the_deciding_metric_of_unchanged_runs(tmp_path):
     made = pages.stored_table("glue", tmp_path)
     assert "| mrpc-bit | 20 | - | 61.50 | 70.00 | 1 | - |" in made
     assert made.count("| mrpc-bit") == 1 and "gone" not in made
+
+
+def test_contributing_says_in_which_order_rooms_import_each_other():
+    rule = re.search(r"`(functional <- [^`]*)`", (ROOT / "CONTRIBUTING.md").read_text())[1]
+    rooms = re.findall(r"\w+", rule)
+    for place, room in enumerate(rooms):
+        home = ROOT / "src" / "surge" / room
+        for path in home.rglob("*.py") if home.is_dir() else [home.with_suffix(".py")]:
+            found = re.findall(r"^\s*from surge\.(\w+)", path.read_text(), re.MULTILINE)
+            assert not {*found} & {*rooms[place + 1 :]}, path

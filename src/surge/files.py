@@ -1,12 +1,13 @@
 """Files that are written whole or not at all, and folders for them."""
 
 import errno
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from surge.errors import ConfigError
 
@@ -44,6 +45,11 @@ def write_whole(path: Path, content: bytes) -> Path:
     with atomic(path) as file:
         file.write(content)
     return path
+
+
+def json_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the objects of a file that has one in every line; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def check_folder(out: Path, option: str = "--out") -> Path:

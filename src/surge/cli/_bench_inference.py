@@ -15,7 +15,7 @@ from rich.console import Console
 
 from surge.cli._bench_reporting import Found, report
 from surge.cli._bench_rows import Place
-from surge.cli.console import progress
+from surge.cli.console import progress, say
 from surge.errors import ConfigError, ExportError, MissingDependencyError
 from surge.export.load import load_packed
 from surge.study import figures
@@ -70,7 +70,7 @@ def bench_infer(command: BenchInferCommand, console: Console) -> list[Row]:
         console.print(f"not installed: {engine} ({how})", markup=False)
     if command.json is not None:
         written = figures.write_json(latency.as_json(rows, profiles), command.json)
-        console.print(f"wrote {written}", markup=False, soft_wrap=True)
+        say(console, f"wrote {written}")
     if command.results is not None:
         console.print(f"stored in {latency.append(command.results, rows)}", markup=False)
     return rows
@@ -200,12 +200,12 @@ def _differences(
     return found
 
 
-def profile(path: Path, batch: Any, threads: int, times: int = 9) -> list[Step]:
+def profile(path: Path, batch: Any, threads: int) -> list[Step]:
     """Return the median time of each step of a packed network."""
     import surge_runtime
 
     model = surge_runtime.load(path, threads=threads)
-    taken = [model.profile(batch) for _ in range(times + 1)][1:]
+    taken = [model.profile(batch) for _ in range(10)][1:]
     return [
         Step(name, kind, float(np.median([run[index][2] for run in taken])))
         for index, (name, kind, _) in enumerate(taken[0])
@@ -234,7 +234,7 @@ def sweep(name: str, command: BenchInferCommand, place: Place, console: Console)
     figure = latency_figures.draw_sweep(rows, name)
     path = command.out / f"{name}-sweep.png"
     for written in figures.save(figure, [vars(row) for row in rows], path):
-        console.print(f"wrote {written}", markup=False, soft_wrap=True)
+        say(console, f"wrote {written}")
     return rows
 
 

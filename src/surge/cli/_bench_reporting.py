@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from surge.cli.console import print_table
+from surge.cli.console import print_table, say
 from surge.layers.hooks import binary_layers
 from surge.study import figures
 from surge.study.bench import latency, latency_figures
@@ -52,7 +52,7 @@ def report(
             }
             for s in found.steps
         ]
-        console.print(f"The packed network, step by step: {parts}", markup=False, soft_wrap=True)
+        say(console, f"The packed network, step by step: {parts}")
         print_table(console, rows)
     for engine, failure in found.failures.items():
         console.print(f"{engine} cannot run here: {failure}", style="yellow", markup=False)
@@ -60,10 +60,10 @@ def report(
         [] if work is None else [la.geometry.in_features for _, la in binary_layers(work.binary)]
     )
     for sentence in latency.remarks(found.rows, found.steps, widths):
-        console.print(sentence, markup=False, soft_wrap=True)
+        say(console, sentence)
     figure = latency_figures.draw(found.rows, found.steps, f"{title}, {facts}")
     numbers: list[figures.Row] = [vars(row) for row in found.rows]
     numbers += [{"step": s.name, "kind": s.kind, "micros": s.micros} for s in found.steps]
     path = command.out / f"{Path(title).stem}-{first.threads}t-b{first.batch}.png"
     for written in figures.save(figure, numbers, path):
-        console.print(f"wrote {written}", markup=False, soft_wrap=True)
+        say(console, f"wrote {written}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from surge.cli.console import print_error
+from surge.cli.console import print_error, say
 from surge.errors import ConfigError, MissingDependencyError
 from surge.export.load import load_packed
 from surge.pretrained import pretrained_path
@@ -52,17 +52,16 @@ def classify(command: ClassifyCommand, console: Console) -> int:
         logits = model.run(model.preprocess(picture.pixels[None]))[0]
         answers.append(answer(path, picture, logits, classes, command.top))
     if command.json:
-        console.print(json.dumps(answers, indent=2), markup=False, soft_wrap=True)
+        say(console, json.dumps(answers, indent=2))
     else:
         for found in answers:
-            console.print(_line(found), markup=False, soft_wrap=True)
+            say(console, _line(found))
         resized = [found for found in answers if found["size"] != [width, height]]
         if resized:
-            console.print(
+            say(
+                console,
                 f"{len(resized)} of {len(answers)} images were resized to {width}x{height}, the "
                 "size this network was trained on: small things are lost.",
-                markup=False,
-                soft_wrap=True,
             )
     for failure in failures:
         print_error(failure)
@@ -103,19 +102,11 @@ def read_picture(path: Path, channels: int, size: tuple[int, int], maximum: floa
         from PIL import Image, ImageOps
     except ImportError as error:
         raise MissingDependencyError("surge classify needs Pillow: pip install pillow") from error
-    from surge.picture_modes import eight_bits
+    from surge.picture_modes import upright
 
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, not too large
-            with Image.open(path) as file:
-                upright = ImageOps.exif_transpose(file)
-                image = eight_bits(upright).convert("L" if channels == 1 else "RGB")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} is not there.") from error
-    # Pillow's decoders raise all of these on damaged files.
-    except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        raise ConfigError(f"{path} is not an image that can be read ({error}).") from error
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # large, not too large
+        image = upright(path, "L" if channels == 1 else "RGB")
     if image.size != size:
         fitted = ImageOps.fit(image, size, method=Image.Resampling.BICUBIC)
     else:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from surge.cli._progress import conclude
 from surge.cli._training import environment_of, run_in
-from surge.cli.console import print_table, progress
+from surge.cli.console import print_table, progress, say
 from surge.cli.export import load_run
 from surge.cli.toy import toy_study
 from surge.data import load_digits
@@ -85,12 +85,7 @@ def demonstrate(command: DemoCommand, console: Console) -> Path:
         lead=demo_page.LEAD,
         foot=demo_page.FOOT,
     )
-    console.print(
-        f"The page: {page.resolve()} ({time.monotonic() - begun:.0f} s)",
-        style="bold",
-        markup=False,
-        soft_wrap=True,
-    )
+    say(console, f"The page: {page.resolve()} ({time.monotonic() - begun:.0f} s)", style="bold")
     return page
 
 
@@ -166,7 +161,7 @@ def ship_digits(
     if shipping.served:
         rows = demo_engine.rows(shipping)
         print_table(console, rows, title="As one file", columns=demo_engine.COLUMNS)
-    console.print(f"{demo_engine.sentence(shipping)}\n", markup=False, soft_wrap=True)
+    say(console, f"{demo_engine.sentence(shipping)}\n")
     return shipping
 
 

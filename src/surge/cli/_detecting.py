@@ -9,14 +9,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont
 
 from surge.cli._training import choose_device
-from surge.cli.console import print_error, print_table
-from surge.data.pictures import CORRUPT, as_tensor
+from surge.cli.console import print_error, print_table, say
+from surge.data.pictures import as_tensor
 from surge.data.voc import CLASSES
 from surge.errors import ConfigError
-from surge.picture_modes import eight_bits
+from surge.picture_modes import upright
 from surge.train.detection.predict import Found, load_detector, look
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def detect(command: DetectCommand, console: Console) -> int:
     failures: list[str] = []
     for path, target in zip(command.images, targets, strict=True):
         try:
-            picture = read_upright(path)
+            picture = upright(path, "RGB")
         except ConfigError as error:
             failures.append(str(error))
             continue
@@ -55,7 +55,7 @@ def detect(command: DetectCommand, console: Console) -> int:
             {"image": str(path), "drawn": str(target), "found": [asdict(one) for one in found]}
         )
     if command.json:
-        console.print(json.dumps(answers, indent=2), markup=False, soft_wrap=True)
+        say(console, json.dumps(answers, indent=2))
     else:
         _print(answers, recipe.name, console)
     for failure in failures:
@@ -81,21 +81,6 @@ def _targets(images: Sequence[Path], out: Path | None) -> list[Path]:
                 f"{target} is a picture to look at, and would be drawn over; choose another --out."
             )
     return targets
-
-
-def read_upright(path: Path) -> Image.Image:
-    """Decode a picture as it is meant to be seen.
-
-    Raises:
-        ConfigError: it cannot be read; the message names the file.
-    """
-    try:
-        with Image.open(path) as file:
-            return eight_bits(ImageOps.exif_transpose(file)).convert("RGB")
-    except FileNotFoundError as error:
-        raise ConfigError(f"{path} is not there.") from error
-    except CORRUPT as error:
-        raise ConfigError(f"{path} is not an image that can be read ({error}).") from error
 
 
 Rectangle = tuple[float, float, float, float]
@@ -168,9 +153,8 @@ def _print(answers: Sequence[dict[str, Any]], name: str, console: Console) -> No
         print_table(console, rows, title=name)
     for answer in answers:
         count = len(answer["found"])
-        console.print(
+        say(
+            console,
             f"{answer['image']}: {count} object{'' if count == 1 else 's'}, drawn in "
             f"{answer['drawn']}",
-            markup=False,
-            soft_wrap=True,
         )

@@ -10,6 +10,7 @@ from shlex import quote
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from surge.cli.console import say
 from surge.study import results
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def epoch_lines(
         line = " ".join(cells.values())
         if now - printed >= 1 or row["epoch"] + 1 == epochs:
             printed = now
-            console.print(f"{line}  {label}".rstrip(), markup=False, soft_wrap=True)
+            say(console, f"{line}  {label}".rstrip())
         return line
 
     return show
@@ -96,7 +97,7 @@ def step_lines(console: Console, label: str = "") -> Callable[[int, int], None]:
             said = now
             left = (now - begun) / (done - first) * (total - done)
             line = f"      step {done} of {total}, {left:.0f}s left in this epoch  {label}"
-            console.print(line.rstrip(), style="dim", markup=False, soft_wrap=True)
+            say(console, line.rstrip(), style="dim")
 
     return show
 
@@ -112,11 +113,10 @@ def conclude(
     """Say how the run ended; store it, and return what was stored, if it is finished."""
     seed = int(environment["seed"])
     if not outcome.finished:
-        console.print(
+        say(
+            console,
             f"Stopped after epoch {outcome.epochs} of {recipe.train.epochs}. Continue with: "
             f"surge train --resume {quote(str(folder.path))}",
-            markup=False,
-            soft_wrap=True,
         )
         return None
     overrides = environment.get("overrides", {})
@@ -134,12 +134,12 @@ def conclude(
         f"{f' ({shared} runs at once)' if shared > 1 else ''}, steps {outcome.mode}"
     )
     folder.write("summary.txt", text + "\n")
-    console.print(text, style="bold", markup=False, soft_wrap=True)
+    say(console, text, style="bold")
     path = quote(str(folder.path))
     ways = f"evaluate with: surge evaluate {path}"
     if recipe.method is not None and recipe.data.name != "voc":
         ways += f"; pack with: surge export {path}"
-    console.print(f"stored in {stored}; {ways}", markup=False, soft_wrap=True)
+    say(console, f"stored in {stored}; {ways}")
     return result
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from surge.cli.console import say
 from surge.errors import CheckpointMismatchError, ConfigError
 from surge.study import figures, results, sweeps
 from surge.study.probe import probe_figures
@@ -31,7 +32,7 @@ def _keep(paths: list[Path], where: Path, console: Console) -> None:
         if path.resolve() in target.parents:
             raise ConfigError(f"--keep {where} would copy {path} into itself; name another.")
     for path in paths:
-        console.print(f"kept {store(path, where)}", markup=False, soft_wrap=True)
+        say(console, f"kept {store(path, where)}")
 
 
 def report(command: ReportCommand, console: Console) -> Path:
@@ -54,7 +55,7 @@ def report(command: ReportCommand, console: Console) -> Path:
     if command.keep is not None:
         _keep([run.path for run in runs], command.keep, console)
     for line in run_page.warnings(runs):
-        console.print(line, style="yellow", markup=False, soft_wrap=True)
+        say(console, line, style="yellow")
     command.out.parent.mkdir(parents=True, exist_ok=True)
     page = write_report(
         command.out,
@@ -68,8 +69,8 @@ def report(command: ReportCommand, console: Console) -> Path:
         stored = [r for table in sorted(command.results.glob("*.jsonl")) for r in _read(table)]
         written += sweeps.write(stored, command.figures)
         for path in written:
-            console.print(f"wrote {path}", markup=False, soft_wrap=True)
-    console.print(f"The page: {page.resolve()}", style="bold", markup=False, soft_wrap=True)
+            say(console, f"wrote {path}")
+    say(console, f"The page: {page.resolve()}", style="bold")
     return page
 
 
@@ -87,7 +88,7 @@ def _opened(given: Sequence[Path], console: Console) -> list[StoredRun]:
     if damaged and not runs:
         raise damaged[0]
     for reason in damaged:
-        console.print(f"left out: {reason}", style="yellow", markup=False, soft_wrap=True)
+        say(console, f"left out: {reason}", style="yellow")
     return runs
 
 
@@ -113,7 +114,7 @@ def _folders(given: Sequence[Path], console: Console) -> list[Path]:
         found = dict.fromkeys(given[:1])
     elif other:
         line = f"left out, as no runs are in: {', '.join(other)}"
-        console.print(line, style="yellow", markup=False, soft_wrap=True)
+        say(console, line, style="yellow")
     return list(found)
 
 

@@ -17,6 +17,7 @@ from surge.cli._side_by_side import MPS, Crew, mps_runs, train_apart, workers_of
 from surge.cli._stopping import stoppable
 from surge.cli._training import check_workers, choose_device, deadline_of, fit, prepare_in
 from surge.cli._voc_remarks import voc_remarks
+from surge.cli.console import say
 from surge.data import resolve_root
 from surge.data.glue import find_file, get_task
 from surge.errors import CheckpointMismatchError, ConfigError, DataNotFoundError
@@ -60,9 +61,9 @@ def reproduce(command: ReproduceCommand, console: Console) -> int:
     stored = results.read(command.results, command.table)
     speeds = row_speed.columns(row_speed.read(command.results, command.table))
     recipes = [plan.recipe for plan in plans if plan.given is None]
-    console.print(markdown(make_rows(recipes, stored), speeds), soft_wrap=True, markup=False)
+    say(console, markdown(make_rows(recipes, stored), speeds))
     if command.table == "voc":
-        console.print(voc_remarks(recipes), soft_wrap=True, markup=False)
+        say(console, voc_remarks(recipes))
     if command.table == "glue":
         shown = {(plan.recipe.row, results.data_name(plan.recipe)) for plan in plans}
         _print_glue([r for r in stored if (r.row, r.data) in shown], console)
@@ -78,7 +79,7 @@ def _print_stored(command: ReproduceCommand, console: Console) -> int:
     stored = [r for r in stored if not command.rows or r.row in command.rows]
     decides = [r for r in stored if wanted.get(r.recipe, r.metric) == r.metric]
     kept = [r for r in decides if "budget" not in r.overrides]
-    console.print(markdown(stored_rows(kept)), soft_wrap=True, markup=False)
+    say(console, markdown(stored_rows(kept)))
     _print_glue(stored, console)
     return 0
 
@@ -87,7 +88,7 @@ def _print_glue(stored: list[results.Result], console: Console) -> None:
     """Print runs of a fixed time, other metrics, and averages of methods with all columns."""
     for section in (fixed_time.table(stored), metrics_section(stored), averages_section(stored)):
         if section:
-            console.print(section, soft_wrap=True, markup=False)
+            say(console, section)
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ def _work(command: ReproduceCommand, plans: list[Plan], console: Console) -> int
         raise KeyboardInterrupt
     if deadline is not None and len(left) > failed:
         many = f"{len(left) - failed} left for another call: --budget was too short for them"
-        console.print(f"{many}{_lengths(left, work)}", markup=False, soft_wrap=True)
+        say(console, f"{many}{_lengths(left, work)}")
     return failed
 
 
@@ -180,7 +181,7 @@ def _here(work: _Work, stop: Callable[[], bool]) -> int:
             begun, run_together(runs, streams), strict=True
         ):
             if isinstance(outcome, DivergedError):  # the next runs do not depend on this one
-                console.print(str(outcome), style="red", markup=False, soft_wrap=True)
+                say(console, str(outcome), style="red")
                 failed += 1
                 continue
             made = conclude(folder, job.recipe, outcome, environment, command.results, console)
@@ -196,7 +197,7 @@ def _apart(work: _Work) -> int:
         fixed = task_of(plan.recipe.data).fixed
         choose_mode(device, World(), command.compiled, command.captured, fixed=fixed)
     if device.type == "cuda" and len(jobs) > 1 and not mps_runs():
-        console.print(MPS, style="yellow", markup=False, soft_wrap=True)
+        say(console, MPS, style="yellow")
     size = max(1, min(command.jobs, len(jobs)))
     crew = Crew(
         jobs,
@@ -260,7 +261,7 @@ def _with_data(plans: list[Plan], root: Path, console: Console) -> list[Plan]:
     if lacking and not kept:
         raise next(iter(lacking.values()))
     for sentence in lacking.values():
-        console.print(f"left out: {sentence}", style="yellow", markup=False, soft_wrap=True)
+        say(console, f"left out: {sentence}", style="yellow")
     return kept
 
 
@@ -273,5 +274,5 @@ def _ready(
         try:
             ready.append(as_it_began(with_others(job, plans, command)))
         except CheckpointMismatchError as error:
-            console.print(str(error), style="red", markup=False, soft_wrap=True)
+            say(console, str(error), style="red")
     return ready

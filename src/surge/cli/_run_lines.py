@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from surge.cli.console import say
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -46,7 +48,7 @@ class PlainLines:
     def begin(self, job: Job) -> None:
         """Say that a run begins; its first epoch is shown when it is over."""
         self._shown[job.key] = float("-inf")
-        self.console.print(f"{title(job)}: begins", markup=False, soft_wrap=True)
+        say(self.console, f"{title(job)}: begins")
 
     def epoch(self, job: Job, done: int, words: str) -> None:
         """Print a line unless the last one is fresh."""
@@ -54,7 +56,7 @@ class PlainLines:
         if now - self._shown[job.key] >= EVERY:
             self._shown[job.key] = now
             line = f"{title(job)}: epoch {done}/{job.recipe.train.epochs} {words}"
-            self.console.print(line, markup=False, soft_wrap=True)
+            say(self.console, line)
 
     def end(self, job: Job) -> None:
         """Forget the run: what comes of it is printed by others."""

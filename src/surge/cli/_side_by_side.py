@@ -21,6 +21,7 @@ from surge.cli._progress import conclude
 from surge.cli._run_lines import RunLines, run_lines, title
 from surge.cli._stopping import collected
 from surge.cli._training import choose_device, prepare_in
+from surge.cli.console import say
 from surge.data import resolve_root
 from surge.data.pictures import worker_count
 from surge.errors import CheckpointMismatchError, DataNotFoundError
@@ -231,7 +232,7 @@ class Crew:
         self._say(job, words, style="red")
 
     def _say(self, job: Job, words: str, style: str | None = None) -> None:
-        self.console.print(f"{title(job)}: {words}", style=style, markup=False, soft_wrap=True)
+        say(self.console, f"{title(job)}: {words}", style=style)
 
     def _leave(self, caught: Sequence[int]) -> None:
         """After an error of this process: let what is still active stop where it can go on."""

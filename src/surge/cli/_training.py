@@ -27,7 +27,7 @@ from surge.cli._going_on import (
 )
 from surge.cli._progress import conclude, epoch_lines, step_lines, tensorboard_sink
 from surge.cli._stopping import stoppable
-from surge.cli.console import print_table
+from surge.cli.console import print_table, say
 from surge.data import resolve_root
 from surge.errors import ConfigError
 from surge.files import check_folder
@@ -157,7 +157,7 @@ def train_one(command: TrainCommand, console: Console) -> None:
         except (KeyboardInterrupt, OSError):
             if folder.there:
                 line = f"Continue with: surge train --resume {shlex.quote(str(folder.path))}"
-                console.print(line, markup=False, soft_wrap=True)
+                say(console, line)
             raise
         if asked is not None and asked() and not outcome.finished:
             raise KeyboardInterrupt
@@ -250,29 +250,29 @@ def prepare_in(
     if make is not None:
         make()
 
-    def say(line: str, style: str | None = None) -> None:
-        console.print(line, style=style, markup=False, soft_wrap=True)
+    def note(line: str, style: str | None = None) -> None:
+        say(console, line, style)
         if world.leads:
             folder.log(line)
 
-    say(
+    note(
         f"{recipe.name}, seed {environment['seed']}: {_length(recipe)} on "
         f"{hardware(device)}; steps {trainer.mode} ({trainer.mode.why})"
     )
     if world.size > 1:
-        say(
+        note(
             f"{world.size} processes share every batch of {recipe.train.batch}; learning rate "
             f"{recipe.train.lr:g} for that batch, whatever their number"
         )
     for sentence in trainer.task.remarks(sets):
-        say(sentence)
+        note(sentence)
     if world.any(folder.begun, device):
         for sentence in trainer.resume():
-            say(sentence, "yellow")
-        say(f"continuing after epoch {trainer.epoch}")
+            note(sentence, "yellow")
+        note(f"continuing after epoch {trainer.epoch}")
     elif world.leads:
         if folder.metrics():
-            say("no checkpoint was written yet: beginning again", "yellow")
+            note("no checkpoint was written yet: beginning again", "yellow")
         folder.keep_metrics(0)  # of epochs whose state was never saved
     show = epoch_lines(console, recipe.train.epochs, recipe.metric, label)
 

@@ -18,8 +18,6 @@ from rich.console import Console
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Advance", "format_cell", "make_console", "print_error", "print_table", "progress"]
-
 Advance = Callable[[str], None]
 """Called once per finished step, with a few words about it ("" for none)."""
 
@@ -35,6 +33,11 @@ def make_console() -> Console:
     plain = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     quiet = os.environ.get("RANK", "0") != "0"
     return Console(width=_PLAIN_WIDTH if plain else None, highlight=False, quiet=quiet)
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print text as it is: its brackets are no markup, and the terminal folds its lines."""
+    console.print(text, style=style, markup=False, soft_wrap=True)
 
 
 def print_error(message: str) -> None:
@@ -72,7 +75,7 @@ def _plain_progress(console: Console, description: str, total: int) -> Advance:
         nonlocal done
         done += 1
         line = f"{description} {done}/{total} {words}".rstrip()
-        console.print(line, markup=False, soft_wrap=True)
+        say(console, line)
 
     return advance
 
@@ -97,7 +100,7 @@ def print_table(
         columns = {key: key for key in rows[0]} if rows else {}
     table = Table(box=box.SIMPLE_HEAD)
     if title is not None:  # above the table: inside, it would be folded at the table's width
-        console.print(title, style="bold", markup=False, soft_wrap=True)
+        say(console, title, style="bold")
     for key, heading in columns.items():
         _add_column(table, heading, [row.get(key) for row in rows])
     for row in rows:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from surge.cli.console import print_table
+from surge.cli.console import print_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,7 +68,7 @@ class DataCommand:
 
             for part in scan_tree(find_tree(root, PLACES[self.name])):
                 text = f"{part.root}: {len(part):,} images in {len(part.classes)} classes"
-                console.print(text, markup=False, soft_wrap=True)
+                say(console, text)
         elif self.name == "voc":
             from surge.data.voc import load_voc
 
@@ -76,7 +76,7 @@ class DataCommand:
                 found = load_voc(root, name)
                 count = sum(len(labels) for labels in found.labels)
                 text = f"{name}: {len(found):,} images with {count:,} objects in {found.root}"
-                console.print(text, markup=False, soft_wrap=True)
+                say(console, text)
         elif self.name == "glue":
             self._glue(root, console)
         elif self.name == "digits":
@@ -95,7 +95,7 @@ class DataCommand:
 
         for task in [get_task(name) for name in self.tasks or TASKS]:
             for path in fetch(task, root):
-                console.print(f"{task.name}: {path}", markup=False, soft_wrap=True)
+                say(console, f"{task.name}: {path}")
 
 
 def _listed(root: Path) -> list[dict[str, object]]:
@@ -181,7 +181,7 @@ def _download(root: Path, url: str | None, console: Console) -> None:
     checksum = ARCHIVE_SHA256 if url is None else None
     with _bytes_shown(console) as progress:
         folder = download_cifar10(root, url=url or URL, sha256=checksum, progress=progress)
-    console.print(f"CIFAR-10 is complete in {folder}", markup=False, soft_wrap=True)
+    say(console, f"CIFAR-10 is complete in {folder}")
 
 
 @contextmanager

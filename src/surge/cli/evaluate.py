@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from surge.cli.console import print_table
+from surge.cli.console import print_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,7 +51,7 @@ class EvaluateCommand:
             return self._score(console, root)
         found = evaluate_run(self.run_folder, root, choose_device(self.device))
         for note in found.notes:
-            console.print(note, style="yellow", markup=False, soft_wrap=True)
+            say(console, note, style="yellow")
         name = f"{found.recipe.name}, seed {found.seed}"
         facts = (
             f"top-1 {found.top1:.2f} %{_top5(found.top5)} on {int(found.confusion.sum())} images "
@@ -60,11 +60,11 @@ class EvaluateCommand:
         )
         rows = [_shown(row) for row in found.per_class()]
         print_table(console, rows, title=name)
-        console.print(facts, style="bold", markup=False, soft_wrap=True)
+        say(console, facts, style="bold")
         figure = confusion.draw(found.classes, found.confusion, title=name, facts=facts)
         path = self.run_folder / "figures" / "confusion.png"
         for written in figures.save(figure, found.rows(), path):
-            console.print(f"wrote {written}", markup=False, soft_wrap=True)
+            say(console, f"wrote {written}")
         return 0
 
     def _score(self, console: Console, root: Path) -> int:
@@ -79,12 +79,11 @@ class EvaluateCommand:
             {"metric": name, "percent": f"{value:.2f}"} for name, value in scores.items()
         ]
         print_table(console, rows, title=f"{recipe.name}, seed {trainer.seed}")
-        console.print(
+        say(
+            console,
             f"{len(trainer.sets[1])} examples ({data_name(recipe)}), after epoch {trainer.epoch} "
             f"of {recipe.train.epochs}",
             style="bold",
-            markup=False,
-            soft_wrap=True,
         )
         return 0
 
@@ -97,13 +96,12 @@ class EvaluateCommand:
         found = evaluate_detector(self.run_folder, root, choose_device(self.device))
         recipe = found.recipe
         print_table(console, found.per_class(), title=f"{recipe.name}, seed {found.seed}")
-        console.print(
+        say(
+            console,
             f"mean average precision {found.eleven.mean:.2f} % (VOC2007's eleven points), "
             f"{found.area.mean:.2f} % (area) on {found.images} images ({data_name(recipe)}), after "
             f"epoch {found.epochs} of {recipe.train.epochs}",
             style="bold",
-            markup=False,
-            soft_wrap=True,
         )
         return 0
 

@@ -53,6 +53,7 @@ class ExportCommand:
         import torch
 
         from surge import export
+        from surge.cli.console import say
         from surge.errors import ConfigError
 
         if self.to != "surge" and (self.rest is not None or self.measure):
@@ -88,9 +89,9 @@ class ExportCommand:
             written = export.to_onnx(model, probe, target)
         else:
             written = export.to_openvino(model, probe, target)
-        console.print(str(written), markup=False, soft_wrap=True)
+        say(console, str(written))
         if measured is not None:
-            console.print(measured, markup=False, soft_wrap=True)
+            say(console, measured)
         return 0
 
     def _target(self) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,10 +44,11 @@ class MethodsCommand:
 def _list(console: Console) -> None:
     from surge.cli.console import print_table
     from surge.method import get_method, list_methods
+    from surge.study.about import bits_of, one_line
 
     methods = [get_method(name) for name in list_methods()]
     rows = [
-        {"name": m.name, "bits": _bits(m), "what": one_line(m), "reference": m.reference}
+        {"name": m.name, "bits": bits_of(m), "what": one_line(m), "reference": m.reference}
         for m in methods
     ]
     headings = {"name": "name", "bits": "bits", "what": "what it does", "reference": "reference"}
@@ -57,36 +57,21 @@ def _list(console: Console) -> None:
 
 
 def _explain(console: Console, name: str, out: Path) -> None:
+    from surge.cli.console import say
     from surge.method import get_method
+    from surge.study.about import bits_of, formulas_of
 
     method = get_method(name)
-    heading = f"{method.name}: {_bits(method)} bit, {method.reference}"
-    console.print(heading, style="bold", markup=False, soft_wrap=True)
-    formulas = inspect.cleandoc(method.__doc__ or "").replace("``", "`")
-    console.print(f"\n{formulas}\n", markup=False, soft_wrap=True)
-    console.print(f"Options   {_options(method)}\n", markup=False, soft_wrap=True)
+    heading = f"{method.name}: {bits_of(method)} bit, {method.reference}"
+    say(console, heading, style="bold")
+    say(console, f"\n{formulas_of(method)}\n")
+    say(console, f"Options   {_options(method)}\n")
 
     from surge.study import curves, figures
 
     found = curves.measure(name)
     for path in figures.save(curves.draw(found), found.rows(), out / f"{name}.png"):
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
-
-
-def _bits(method: type[Method]) -> str:
-    return "/".join(str(bits) for bits in method.bits)
-
-
-def one_line(method: type[Method]) -> str:
-    """Return what a method does in one line.
-
-    A file of ``surge.methods`` is one paper and opens with that line, ``Paper: what it does.``;
-    elsewhere it is the first line of the class.
-    """
-    about: str | None = method.__doc__
-    if method.__module__.startswith("surge.methods."):
-        about = sys.modules[method.__module__].__doc__ or about
-    return inspect.cleandoc(about or "-").split("\n", 1)[0].rstrip(".")
+        say(console, f"wrote {path}")
 
 
 def _options(method: type[Method]) -> str:

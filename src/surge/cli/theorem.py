@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surge.cli.console import print_table
+from surge.cli.console import print_table, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,7 +81,7 @@ class TheoremCommand:
         )
         print_table(console, rows, title="Norm-ratio rule: error above the smallest", columns=_RULE)
         for path in written:
-            console.print(f"wrote {path}", markup=False, soft_wrap=True)
+            say(console, f"wrote {path}")
 
 
 def _write(results: Sequence[Result], folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surge.cli.console import print_table, progress
+from surge.cli.console import print_table, progress, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,7 +66,7 @@ class ToyCommand:
         _, claims, written = toy_study(options, self.out, console)
         print_claims(claims, console)
         for path in written:
-            console.print(f"wrote {path}", markup=False, soft_wrap=True)
+            say(console, f"wrote {path}")
 
 
 def toy_study(

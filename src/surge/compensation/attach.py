@@ -6,9 +6,10 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from surge.compensation.auxiliary import PATHS, AuxiliaryPath
+from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.dry_run import RecordingHardtanh, Seen, dry_run, recording_clamps
 from surge.compensation.handle import Compensation
+from surge.compensation.kinds import PATHS
 from surge.compensation.leaky_tail import LeakyTail
 from surge.compensation.options import PathOptions
 from surge.compensation.path import Path, Watch

@@ -20,7 +20,7 @@ from surge.data.folders import FileSet
 from surge.data.imageset import ImageSet
 from surge.data.integrity import DamagedDataError
 from surge.errors import SurgeWarning
-from surge.picture_modes import eight_bits
+from surge.picture_modes import CORRUPT, eight_bits
 
 CACHE = ".surge-cache"
 """Folder beside ``train`` and ``val`` where decoded images are kept."""
@@ -29,8 +29,6 @@ PIECE = 64
 """Images that a worker decodes at a time."""
 ALONE = 512
 """Sets up to this size are decoded by the process itself, and not stored."""
-CORRUPT = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
-"""What Pillow raises for a file that is no image, or no whole one."""
 
 
 class WrongSizeError(DamagedDataError):

@@ -31,7 +31,7 @@ def stratified_split(
     return (~held).nonzero().flatten(), held.nonzero().flatten()
 
 
-def hold_out(dataset: ImageSet, fraction: float = 0.1) -> tuple[ImageSet, ImageSet]:
+def hold_out(dataset: ImageSet) -> tuple[ImageSet, ImageSet]:
     """Split a training set into (training, validation): CIFAR-10's 50,000 into 45,000 and 5,000."""
-    kept, held = stratified_split(dataset.labels, fraction)
+    kept, held = stratified_split(dataset.labels, 0.1)
     return dataset.subset(kept), dataset.subset(held)

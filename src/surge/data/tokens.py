@@ -94,19 +94,25 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
+def transformers_package() -> Any:
+    """Return transformers, or raise with the install command."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise MissingDependencyError(
+            "GLUE needs transformers, which is not installed: pip install 'surge-bnn[glue]'"
+        ) from error
+    return transformers
+
+
 def _load(folder: Path) -> Any:
     if not any((folder / name).is_file() for name in FILES[:2]):
         raise ConfigError(
             f"{folder} has no tokenizer: neither tokenizer.json nor vocab.txt is there (--model)."
         )
+    transformers = transformers_package()
     try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise MissingDependencyError(
-            "GLUE needs transformers, which is not installed: pip install 'surge-bnn[glue]'"
-        ) from error
-    try:
-        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        return transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
     except Exception as error:  # reading foreign bytes can fail in any way
         raise ConfigError(f"{folder} holds no readable tokenizer (--model): {error!r}") from error
 

@@ -11,11 +11,12 @@ from torch import Tensor
 from surge.data.batch import Batch, padded
 from surge.data.integrity import DamagedDataError
 from surge.data.loader import ResidentLoader
-from surge.data.pictures import CORRUPT, CorruptCount, as_tensor, read_picture, worker_count
+from surge.data.pictures import CorruptCount, as_tensor, read_picture, worker_count
 from surge.data.plan import EpochPlan, epoch_plan
 from surge.data.resizing import filters, resized
 from surge.data.voc import BoxSet
 from surge.errors import ConfigError
+from surge.picture_modes import CORRUPT
 
 Scale = tuple[int, int]
 """Most pixels of the longer and of the shorter side."""

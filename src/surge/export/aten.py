@@ -1,18 +1,16 @@
 """One small function per torch operator that a packed graph can express."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
+from surge.export.builder import Builder
 from surge.export.graph import Activation, over, plus, times
 
-if TYPE_CHECKING:
-    from surge.export.lower import Lowering
-
-Handler = Callable[["Lowering", fx.Node, list[Any]], Any]
+Handler = Callable[[Builder, fx.Node, list[Any]], Any]
 HANDLERS: dict[str, Handler] = {}
 
 
@@ -52,24 +50,22 @@ def window(
 
 
 @handles("aten.batch_norm.default")
-def _batch_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _batch_norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, weight, bias, mean, variance, training, _, eps, _ = a
     if training or mean is None:
         low.refuse(node, "uses the statistics of the batch; the packed format needs running ones")
     images = len(low.shape(x)) == 4
     source = low.as_sequence(node, x) if len(low.shape(x)) == 3 else low.value(x)
-    parts = [None if part is None else low.constant(part) for part in (weight, bias)]
-    parts = [None if part is None else part.detach().float().cpu() for part in parts]
-    centre, spread = (low.constant(part).detach().float().cpu() for part in (mean, variance))
+    weight, bias, centre, spread = map(low.floats, (weight, bias, mean, variance))
 
     def arithmetic(t: Tensor) -> Tensor:
         # In the shape the network has it: torch's loops for images and for rows may differ.
         shaped = t.T.reshape(1, t.shape[1], -1, 1) if images else t
-        normed = F.batch_norm(shaped, centre, spread, parts[0], parts[1], eps=eps)
+        normed = F.batch_norm(shaped, centre, spread, weight, bias, eps=eps)
         return normed[0, :, :, 0].T if images else normed
 
-    gamma = torch.ones_like(centre) if parts[0] is None else parts[0]
-    beta = torch.zeros_like(centre) if parts[1] is None else parts[1]
+    gamma = torch.ones_like(centre) if weight is None else weight
+    beta = torch.zeros_like(centre) if bias is None else bias
     scale = gamma.double() / (spread.double() + eps).sqrt()
     low.emit(
         node,
@@ -81,7 +77,7 @@ def _batch_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     )
 
 
-def _repeats(low: "Lowering", wide: Any, narrow: Any) -> bool:
+def _repeats(low: Builder, wide: Any, narrow: Any) -> bool:
     """Return whether one value can be repeated to the shape of another: a channel, or a pixel."""
     a, b = low.shape(wide), low.shape(narrow)
     if len(a) != len(b):
@@ -93,7 +89,7 @@ def _repeats(low: "Lowering", wide: Any, narrow: Any) -> bool:
     return fits and whole
 
 
-def add_rows(low: "Lowering", node: fx.Node, left: Any, right: Any) -> bool:
+def add_rows(low: Builder, node: fx.Node, left: Any, right: Any) -> bool:
     """Add one row of a constant to every token, if that is what it has; return whether it is."""
     x, constant = (left, right) if low.is_value(left) else (right, left)
     tensor, shape = low.constant(constant), low.shape(x)
@@ -108,7 +104,7 @@ def add_rows(low: "Lowering", node: fx.Node, left: Any, right: Any) -> bool:
 
 
 @handles("aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor")
-def _add(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _add(low: Builder, node: fx.Node, a: list[Any]) -> None:
     left, right, alpha = a
     if node.meta["val"].dtype == torch.bool:
         low.refuse(node, "adds truth values")
@@ -135,7 +131,7 @@ def _add(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.mul.Tensor", "aten.div.Tensor")
-def _multiply(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _multiply(low: Builder, node: fx.Node, a: list[Any]) -> None:
     left, right = a
     divides = "div" in str(node.target)
     if low.is_value(left) and low.is_value(right):
@@ -172,21 +168,21 @@ def _multiply(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("surge.round_levels.default")
-def _round(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _round(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, levels = a
     whole = low.emit_inner(node, "round", [low.value(x)], numbers={"levels": int(levels)})
     low.emit(node, "affine", [whole], scale=torch.tensor(1 / int(levels)))
 
 
 @handles("surge.ternary.default")
-def _ternary(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _ternary(low: Builder, node: fx.Node, a: list[Any]) -> None:
     if not low.is_value(a[1]) or not _repeats(low, a[0], a[1]):
         low.refuse(node, "has a threshold that is not computed per sample")
     low.emit(node, "ternary", [a[0], a[1]])
 
 
 @handles("aten.sqrt.default")
-def _sqrt(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _sqrt(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "square_root", [a[0]])
 
 
@@ -200,5 +196,5 @@ SIGNS = (
 
 
 @handles(*SIGNS)
-def _sign(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _sign(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "affine", [a[0]], activation=Activation("sign"))

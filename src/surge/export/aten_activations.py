@@ -1,18 +1,15 @@
 """The torch operators that act on every value by itself."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx
 
 from surge.export.aten import handles
+from surge.export.builder import Builder
 from surge.export.graph import Activation
-
-if TYPE_CHECKING:
-    from surge.export.lower import Lowering
-
 
 ACTIVATIONS = (
     "aten.relu.default",
@@ -32,7 +29,7 @@ ACTIVATIONS = (
 
 
 @handles("aten.relu.default", "aten.relu_.default")
-def _relu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _relu(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "affine", [a[0]], activation=Activation("relu"), arithmetic=[F.relu])
 
 
@@ -43,7 +40,7 @@ def _relu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     "aten.clamp_.default",
     "aten.relu6.default",
 )
-def _clamp(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _clamp(low: Builder, node: fx.Node, a: list[Any]) -> None:
     lower, upper = (0, 6) if "relu6" in str(node.target) else a[1:3]
     # A file has no infinities, and no finite number lies beyond these.
     largest = torch.finfo(torch.float32).max
@@ -62,7 +59,7 @@ def _clamp(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.prelu.default", "aten.leaky_relu.default")
-def _prelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _prelu(low: Builder, node: fx.Node, a: list[Any]) -> None:
     constant = low.constant(a[1])
     slope = torch.as_tensor(constant, dtype=torch.float32).detach().cpu()
     slope = slope if isinstance(constant, int | float) else slope.reshape(-1)
@@ -77,23 +74,23 @@ def _prelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.tanh.default", "aten.tanh_.default")
-def _tanh(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _tanh(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "tanh", [a[0]])
 
 
 @handles("aten.sigmoid.default", "aten.sigmoid_.default")
-def _sigmoid(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _sigmoid(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "sigmoid", [a[0]])
 
 
 @handles("aten.silu.default", "aten.silu_.default")
-def _silu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _silu(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x = low.value(a[0])
     low.emit(node, "multiply", [a[0], low.emit_inner(node, "sigmoid", [x])])
 
 
 @handles("aten.gelu.default", "aten.gelu_.default")
-def _gelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _gelu(low: Builder, node: fx.Node, a: list[Any]) -> None:
     if len(a) < 2 or a[1] == "none":
         low.emit(node, "gelu", [a[0]])
         return
@@ -107,28 +104,28 @@ def _gelu(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.hardsigmoid.default", "aten.hardsigmoid_.default")
-def _hardsigmoid(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _hardsigmoid(low: Builder, node: fx.Node, a: list[Any]) -> None:
     ramp = _ramp(low, node, low.value(a[0]))
     low.emit(node, "affine", [ramp], scale=torch.tensor(1 / 6))
 
 
 @handles("aten.hardswish.default", "aten.hardswish_.default")
-def _hardswish(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _hardswish(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x = low.value(a[0])
     product = low.emit_inner(node, "multiply", [x, _ramp(low, node, x)])
     low.emit(node, "affine", [product], scale=torch.tensor(1 / 6))
 
 
-def _ramp(low: "Lowering", node: fx.Node, x: str) -> str:
+def _ramp(low: Builder, node: fx.Node, x: str) -> str:
     """Return x + 3 between 0 and 6."""
     limits = Activation("clamp", {"low": 0.0, "high": 6.0})
     return low.emit_inner(node, "affine", [x], bias=torch.tensor(3.0), activation=limits)
 
 
-def _line(low: "Lowering", node: fx.Node, x: str, slope: float, start: float) -> str:
+def _line(low: Builder, node: fx.Node, x: str, slope: float, start: float) -> str:
     return low.emit_inner(node, "affine", [x], scale=torch.tensor(slope), bias=torch.tensor(start))
 
 
 @handles("aten.abs.default")
-def _abs(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _abs(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "absolute", [a[0]])

@@ -6,19 +6,16 @@ in another order, and only signs and products may look at them like that.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from surge.export.aten import SIGNS, handles
 from surge.export.aten_activations import ACTIVATIONS
-from surge.export.fxnodes import refusal
+from surge.export.builder import Builder, Heads
 from surge.export.graph import Activation, Node
 from surge.layers.elastic import FLOOR, elastic_unsigned
-
-if TYPE_CHECKING:
-    from surge.export.lower import Lowering
 
 ELASTIC = ("surge.elastic_signed.default", "surge.elastic_unsigned.default")
 BOOLEAN = "surge.bool_clipped.default"
@@ -59,20 +56,7 @@ STACKED = {
 """Operators for which four dimensions need not be those of an image."""
 
 
-@dataclass(frozen=True)
-class Heads:
-    """Rows of tokens as heads.
-
-    How many, the order of samples (n), (h)eads, (t)okens and their (s)ize; and of (p)arts, if
-    queries, keys and values are still side by side.
-    """
-
-    count: int
-    order: str
-    parts: int = 1
-
-
-def check_layout(low: "Lowering", node: fx.Node, arguments: list[Any]) -> None:
+def check_layout(low: Builder, node: fx.Node, arguments: list[Any]) -> None:
     """Refuse operators that would take heads, or a stack of matrices, for an image."""
     target = str(node.target)
     for item in arguments:
@@ -89,7 +73,7 @@ def check_layout(low: "Lowering", node: fx.Node, arguments: list[Any]) -> None:
             low.refuse(node, "has no operator in the packed format for a stack of matrices")
 
 
-def as_heads(low: "Lowering", node: fx.Node, x: fx.Node, after: tuple[int, ...]) -> bool:
+def as_heads(low: Builder, node: fx.Node, x: fx.Node, after: tuple[int, ...]) -> bool:
     """Split features into heads, or join them again; return whether a reshape does that."""
     known, base = low.heads.get(x.name), low.shape(x)
     if known is not None:
@@ -106,7 +90,7 @@ def as_heads(low: "Lowering", node: fx.Node, x: fx.Node, after: tuple[int, ...])
     return True
 
 
-def select_part(low: "Lowering", node: fx.Node, x: fx.Node, axis: int, index: int) -> bool:
+def select_part(low: Builder, node: fx.Node, x: fx.Node, axis: int, index: int) -> bool:
     """Take queries, keys or values of what has them side by side; return whether it does."""
     known = low.heads.get(x.name)
     if known is None:
@@ -124,7 +108,7 @@ def select_part(low: "Lowering", node: fx.Node, x: fx.Node, axis: int, index: in
 
 
 @handles(*MOVES)
-def _move(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _move(low: Builder, node: fx.Node, a: list[Any]) -> None:
     known, rank = low.heads.get(a[0].name), node.meta["val"].dim()
     axes = list(range(rank))
     if "permute" in str(node.target):
@@ -152,34 +136,33 @@ def _move(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
             return
     if known is None:
         low.refuse(node, "moves dimensions in a way that the packed format has no operator for")
-    assert known is not None
     low.alias[node.name] = low.value(a[0])
     order = "".join(known.order[axis] for axis in axes)
     low.heads[node.name] = Heads(known.count, order, known.parts)
 
 
 @handles("surge.elastic_signed.default")
-def _elastic_signed(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _elastic_signed(low: Builder, node: fx.Node, a: list[Any]) -> None:
     signs = low.emit_inner(node, "affine", [low.value(a[0])], activation=Activation("sign"))
     _scale(low, node, a[0], signs, level_of(low, a[1]))
 
 
 @handles("surge.elastic_unsigned.default")
-def _elastic_unsigned(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _elastic_unsigned(low: Builder, node: fx.Node, a: list[Any]) -> None:
     level = level_of(low, a[1])
     bits = low.emit_inner(node, "above", [low.value(a[0])], numbers={"limit": last_zero(level)})
     _scale(low, node, a[0], bits, level)
 
 
 @handles(BOOLEAN)
-def _boolean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _boolean(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "above", [a[0]], numbers={"limit": 0.0})
 
 
-def level_of(low: "Lowering", level: Any) -> Tensor:
+def level_of(low: Builder, level: Any) -> Tensor:
     """Return the level of an elastic quantiser as it acts."""
-    constant: Tensor = low.constant(level)
-    return constant.detach().float().cpu().clamp(min=FLOOR).reshape(())
+    constant: Tensor = low.floats(level)
+    return constant.clamp(min=FLOOR).reshape(())
 
 
 def last_zero(level: Tensor) -> float:
@@ -192,7 +175,7 @@ def last_zero(level: Tensor) -> float:
         limit = following
 
 
-def _scale(low: "Lowering", node: fx.Node, x: fx.Node, inner: str, level: Tensor) -> None:
+def _scale(low: Builder, node: fx.Node, x: fx.Node, inner: str, level: Tensor) -> None:
     """Emit the product with a level; what looked at heads still does."""
     if x.name not in low.heads:
         low.emit(node, "affine", [inner], scale=level)
@@ -210,7 +193,7 @@ class Factor:
     scale: float
 
 
-def _factor(low: "Lowering", node: fx.Node, x: fx.Node) -> Factor | None:
+def _factor(low: Builder, node: fx.Node, x: fx.Node) -> Factor | None:
     """Return a value with two levels as bits and a scale; None if it is another."""
     value, scale = low.value(x), torch.ones((), dtype=torch.float64)
     made = low.producer(value)
@@ -227,7 +210,7 @@ def _factor(low: "Lowering", node: fx.Node, x: fx.Node) -> Factor | None:
     return Factor(value, True, float(scale)) if made is not None and made.op == "above" else None
 
 
-def _halves(low: "Lowering", node: fx.Node, rounded: Node) -> str | None:
+def _halves(low: Builder, node: fx.Node, rounded: Node) -> str | None:
     """Return ``round(clamp(x, 0, 1))`` as a comparison with 1/2, which goes to 0."""
     limits = low.producer(rounded.inputs[0])
     unit = Activation("clamp", {"low": 0.0, "high": 1.0})
@@ -237,7 +220,7 @@ def _halves(low: "Lowering", node: fx.Node, rounded: Node) -> str | None:
 
 
 @handles(*MATMUL)
-def _matmul(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _matmul(low: Builder, node: fx.Node, a: list[Any]) -> None:
     left, right = a[:2]
     if not low.is_value(left) or not low.is_value(right):
         low.refuse(node, "multiplies with a constant; the packed format has linear layers for that")
@@ -263,12 +246,12 @@ def _matmul(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles(SDPA)
-def _attention(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _attention(low: Builder, node: fx.Node, a: list[Any]) -> None:
     *parts, mask, dropped, causal, scale, grouped = a
     heads = low.heads.get(parts[0].name)
     alike = all(low.heads.get(part.name) == heads for part in parts)
     if heads is None or heads.order != "nhts" or not alike or grouped:
-        raise refusal(node, "has other inputs than three values seen as heads")
+        low.refuse(node, "has other inputs than three values seen as heads")
     count = heads.count
     queries, keys, values = (low.shape(part) for part in parts)
     masked = low.is_value(mask) and mask.meta["val"].is_floating_point()
@@ -294,7 +277,7 @@ def _attention(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.append(node, "matmul", [shares, sides[2]], numbers={"heads": count, "transposed": 0})
 
 
-def _is_open(low: "Lowering", mask: Any) -> bool:
+def _is_open(low: Builder, mask: Any) -> bool:
     """Return whether a mask, known now, hides nothing."""
     if mask is None:
         return True

@@ -1,24 +1,22 @@
 """The torch operators that make one value of many: pools, means, norms of whole samples."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from surge.export.aten import MOST, as_list, handles, pair, window
-
-if TYPE_CHECKING:
-    from surge.export.lower import Lowering
+from surge.export.builder import Builder
 
 
-def _images(low: "Lowering", node: fx.Node, x: Any) -> tuple[int, ...]:
+def _images(low: Builder, node: fx.Node, x: Any) -> tuple[int, ...]:
     shape = low.shape(x)
     if not low.is_image(x):
         low.refuse(node, f"needs images, but gets a tensor of shape {shape}, batch included")
     return shape
 
 
-def _pooled(low: "Lowering", node: fx.Node, x: Any) -> tuple[str, bool]:
+def _pooled(low: Builder, node: fx.Node, x: Any) -> tuple[str, bool]:
     """Return the input of a pool in the layout it needs, and whether it is a sequence."""
     flat = "pool1d" in str(node.target)
     if flat and len(low.shape(x)) == 3:
@@ -28,23 +26,23 @@ def _pooled(low: "Lowering", node: fx.Node, x: Any) -> tuple[str, bool]:
 
 
 @handles("aten.max_pool2d.default", "aten.max_pool1d.default")
-def _max_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _max_pool(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, kernel, stride, padding, dilation, _ = a
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, dilation, flat=flat)
-    _hang_over(low, node, numbers, low.shape(x)[2:])
+    _hang_over(node, numbers, low.shape(x)[2:])
     if max(numbers["dilation"]) > 1 and any(numbers["padding"]):
         low.refuse(node, "has both dilation and padding")
     low.emit(node, "max_pool", [source], numbers=numbers)
 
 
 @handles("aten.avg_pool2d.default", "aten.avg_pool1d.default")
-def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _avg_pool(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, kernel, stride, padding, _, include_pad, divisor = [*a, None][:7]
     source, flat = _pooled(low, node, x)
     numbers = window(as_list(kernel), stride or kernel, padding, 1, flat=flat)
     size = numbers["kernel"]
-    over = _hang_over(low, node, numbers, low.shape(x)[2:])
+    over = _hang_over(node, numbers, low.shape(x)[2:])
     if over and include_pad and any(numbers["padding"]) and divisor is None:
         low.refuse(node, "counts a part of the border in windows over the edge (ceil_mode=True)")
     if divisor is not None and not 1 <= divisor <= MOST:
@@ -57,7 +55,7 @@ def _avg_pool(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.linalg_vector_norm.default")
-def _norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, order, dims, keep = a[:4]
     shape, channel = low.shape(x), low.channel_axis(low.value(x))
     axes = sorted(int(d) % len(shape) for d in dims or ())
@@ -73,9 +71,7 @@ def _norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "square_root", [sums])
 
 
-def _hang_over(
-    low: "Lowering", node: fx.Node, numbers: dict[str, Any], sizes: tuple[int, ...]
-) -> bool:
+def _hang_over(node: fx.Node, numbers: dict[str, Any], sizes: tuple[int, ...]) -> bool:
     """Let windows hang over the edge, if any does; return whether one does."""
     made = node.meta["val"].shape[2:]
     for axis, size, wanted in zip((0, 1)[-len(sizes) :], sizes, made, strict=True):
@@ -86,13 +82,13 @@ def _hang_over(
     return "ceiling" in numbers
 
 
-def _pool_all(low: "Lowering", node: fx.Node, x: Any, size: list[int]) -> None:
+def _pool_all(low: Builder, node: fx.Node, x: Any, size: list[int]) -> None:
     numbers = {"kernel": size, "stride": size, "padding": [0, 0], "dilation": [1, 1]}
     low.emit(node, "avg_pool", [x], numbers=numbers | {"divisor": size[0] * size[1]})
 
 
 @handles("aten.adaptive_avg_pool2d.default")
-def _adaptive(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _adaptive(low: Builder, node: fx.Node, a: list[Any]) -> None:
     shape = _images(low, node, a[0])
     wanted = pair(a[1])
     if any(size % target for size, target in zip(shape[2:], wanted, strict=True)):
@@ -101,7 +97,7 @@ def _adaptive(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.adaptive_avg_pool1d.default")
-def _adaptive_flat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _adaptive_flat(low: Builder, node: fx.Node, a: list[Any]) -> None:
     source, _ = _pooled(low, node, a[0])
     length, wanted = low.shape(a[0])[2], as_list(a[1])[0]
     if length % wanted:
@@ -110,7 +106,7 @@ def _adaptive_flat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.mean.dim")
-def _mean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _mean(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, dims, keep, _ = a
     shape = low.shape(x)
     axes = sorted(int(d) % len(shape) for d in dims or range(len(shape)))
@@ -130,7 +126,7 @@ def _mean(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.var.correction", "aten.var.dim")
-def _variance(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _variance(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, dims, correction, keep = a  # of var.dim: whether it is unbiased
     shape = low.shape(x)
     axes = sorted(int(d) % len(shape) for d in dims or range(len(shape)))
@@ -141,7 +137,7 @@ def _variance(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.group_norm.default")
-def _group_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _group_norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, groups, weight, bias, eps = a[:5]
     _images(low, node, x)
     if groups != 1:
@@ -154,6 +150,4 @@ def _group_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     spread = low.emit_inner(node, "square_root", [spread])
     centred = low.emit_inner(node, "subtract", [low.value(x), mean])
     normed = low.emit_inner(node, "divide", [centred, spread])
-    vectors = (None if part is None else low.constant(part).float() for part in (weight, bias))
-    scale, shift = (None if part is None else part.detach().cpu() for part in vectors)
-    low.emit(node, "affine", [normed], scale=scale, bias=shift)
+    low.emit(node, "affine", [normed], scale=low.floats(weight), bias=low.floats(bias))

@@ -1,31 +1,29 @@
 """Convolutions and linear layers, with real weights and with weights of few bits."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from surge.export.aten import handles, pair, window
+from surge.export.builder import Builder
 from surge.export.graph import Activation, times
 from surge.export.trace import sign_level
 from surge.layers import BinaryLayer
 from surge.method import Geometry
-
-if TYPE_CHECKING:
-    from surge.export.lower import Lowering
 
 REAL = 32
 """Bits of a value that is not quantised."""
 
 
 @handles("aten.conv2d.default", "aten.conv2d.padding", "aten.conv1d.default", "aten.conv1d.padding")
-def _convolution(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _convolution(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, weight, bias, stride, padding, dilation, groups = a
     _check_real(low, node, x)
     flat = "conv1d" in str(node.target)
     if low.is_value(weight) or len(low.shape(x)) != (3 if flat else 4):
         low.refuse(node, "has a weight that is not a constant, or an input without a batch")
-    kernel: Tensor = low.constant(weight).detach().float().cpu()
+    kernel: Tensor = low.floats(weight)
     if isinstance(padding, str):
         total = [d * (k - 1) for d, k in zip(pair(dilation), kernel.shape[2:], strict=False)]
         if padding == "same" and any(t % 2 for t in total):
@@ -40,24 +38,22 @@ def _convolution(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
         # A box of ones is a sum over the window: XNOR-Net's map, which stores no weight.
         low.emit(node, "avg_pool", [source], numbers=numbers | {"divisor": 1})
         return
-    vector = None if bias is None else low.constant(bias).detach().float().cpu()
     numbers["groups"] = int(groups)
-    low.emit(node, "conv2d", [source], numbers=numbers, weight=kernel, bias=vector)
+    low.emit(node, "conv2d", [source], numbers=numbers, weight=kernel, bias=low.floats(bias))
 
 
 @handles("aten.linear.default")
-def _linear(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _linear(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, weight, bias = a
     _check_real(low, node, x)
     if low.is_value(weight) or low.is_image(x):
         low.refuse(node, "multiplies two computed tensors, or acts on the columns of images")
-    kernel: Tensor = low.constant(weight).detach().float().cpu()[:, :, None, None]
-    vector = None if bias is None else low.constant(bias).detach().float().cpu()
+    kernel: Tensor = low.floats(weight)[:, :, None, None]
     source = low.as_rows(node, x)
-    low.emit(node, "conv2d", [source], numbers=_pointwise(), weight=kernel, bias=vector)
+    low.emit(node, "conv2d", [source], numbers=_pointwise(), weight=kernel, bias=low.floats(bias))
 
 
-def _check_real(low: "Lowering", node: fx.Node, x: Any) -> None:
+def _check_real(low: Builder, node: fx.Node, x: Any) -> None:
     # Torch would notice when it runs, but not when it traces.
     if low.is_value(x) and not x.meta["val"].is_floating_point():
         low.refuse(node, "multiplies whole numbers; give an example_input of real ones")
@@ -68,7 +64,7 @@ def _pointwise() -> dict[str, Any]:
 
 
 def _layer_geometry(
-    low: "Lowering", node: fx.Node, x: Any, shape: Geometry
+    low: Builder, node: fx.Node, x: Any, shape: Geometry
 ) -> tuple[str, dict[str, Any], tuple[int, ...]]:
     """Return the input of a layer in the layout it needs, its window, and its kernel's shape."""
     _check_real(low, node, x)
@@ -85,7 +81,7 @@ def _layer_geometry(
 
 
 @handles("surge_export.binary_product.default")
-def _binary(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _binary(low: Builder, node: fx.Node, a: list[Any]) -> None:
     z, index, _ = a
     name, layer = low.traced.layers[index]
     values, scale = (part.detach().float().cpu() for part in layer.packed_weight())
@@ -113,7 +109,7 @@ def _binary(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("surge_export.real_product.default")
-def _real(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _real(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, index, _ = a
     name, layer = low.traced.layers[index]
     values, scale = (part.detach().float().cpu() for part in layer.packed_weight())
@@ -123,7 +119,7 @@ def _real(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 def _few_bit(
-    low: "Lowering",
+    low: Builder,
     node: fx.Node,
     source: str,
     numbers: dict[str, Any],

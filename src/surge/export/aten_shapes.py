@@ -1,17 +1,15 @@
 """The torch operators that move values: reshapes, pads, slices, joins."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
 
 from surge.export.aten import as_list, handles
 from surge.export.aten_attention import VIEWS, as_heads, select_part
+from surge.export.builder import Builder
 from surge.export.fxnodes import normal_arguments
-
-if TYPE_CHECKING:
-    from surge.export.lower import Lowering
 
 END = 2**62
 """Torch writes "to the end" as a number near 2^63."""
@@ -25,7 +23,7 @@ def _stored(shape: tuple[int, ...], *, channels_first: bool) -> tuple[int, ...]:
     return (*(1,) * (2 - len(pixels)), *pixels, channels)
 
 
-def renames(low: "Lowering", node: fx.Node, x: Any, after: tuple[int, ...]) -> bool:
+def renames(low: Builder, node: fx.Node, x: Any, after: tuple[int, ...]) -> bool:
     """Let a reshape be another name of its input if all values stay; return whether they do."""
     value, before = low.value(x), low.shape(x)
     if len(after) not in (3, 4):
@@ -42,7 +40,7 @@ def renames(low: "Lowering", node: fx.Node, x: Any, after: tuple[int, ...]) -> b
 
 
 @handles("aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze.default")
-def _squeeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _squeeze(low: Builder, node: fx.Node, a: list[Any]) -> None:
     rank = len(low.shape(a[0]))
     if len(a) == 1 or any(axis % rank == 0 for axis in as_list(a[1])):
         low.refuse(node, "drops the batch, too, where that is one sample; name other dimensions")
@@ -50,7 +48,7 @@ def _squeeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.select.int")
-def _select(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _select(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, axis, index = a
     if select_part(low, node, x, axis, index):
         return
@@ -66,7 +64,7 @@ def _select(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles(*VIEWS)
-def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _reshape(low: Builder, node: fx.Node, a: list[Any]) -> None:
     before = low.shape(a[0])
     after = tuple(int(size) for size in node.meta["val"].shape)
     if _shuffles(low, node, a[0], after):
@@ -84,13 +82,13 @@ def _reshape(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.channel_shuffle.default")
-def _channel_shuffle(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _channel_shuffle(low: Builder, node: fx.Node, a: list[Any]) -> None:
     if not low.is_image(a[0]):
         low.refuse(node, "shuffles channels of something other than images")
     low.emit(node, "shuffle", [a[0]], numbers={"groups": int(a[1])})
 
 
-def _shuffles(low: "Lowering", node: fx.Node, x: fx.Node, after: tuple[int, ...]) -> bool:
+def _shuffles(low: Builder, node: fx.Node, x: fx.Node, after: tuple[int, ...]) -> bool:
     """Split channels into groups, or join them again, shuffled; return whether a reshape does."""
     before, known = low.shape(x), low.grouped.get(x.name)
     if known is not None:
@@ -107,7 +105,7 @@ def _shuffles(low: "Lowering", node: fx.Node, x: fx.Node, after: tuple[int, ...]
     return True
 
 
-def _in_rows(low: "Lowering", node: fx.Node, x: Any, after: tuple[int, ...]) -> bool:
+def _in_rows(low: Builder, node: fx.Node, x: Any, after: tuple[int, ...]) -> bool:
     """Write the rows of an image as one, or a row as several; return whether a reshape does."""
     value, before = low.value(x), low.shape(x)
     if {len(before), len(after)} != {3, 4}:
@@ -127,14 +125,14 @@ def _in_rows(low: "Lowering", node: fx.Node, x: Any, after: tuple[int, ...]) -> 
 @handles(
     "aten.unbind.int", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default"
 )
-def _take_apart(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _take_apart(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.alias[node.name] = low.value(a[0])  # only its parts are read
     if a[0].name in low.heads:
         low.heads[node.name] = low.heads[a[0].name]
 
 
 @handles("<built-in function getitem>")
-def _part(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _part(low: Builder, node: fx.Node, a: list[Any]) -> None:
     whole, index = a
     x, sizes, *rest = normal_arguments(whole)
     if "unbind" in str(whole.target):
@@ -148,7 +146,7 @@ def _part(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.pad.default", "aten.constant_pad_nd.default")
-def _pad(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _pad(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, amounts = a[0], [int(item) for item in a[1]]
     named = "constant" if node.target == "aten.constant_pad_nd.default" else a[2]
     filler = a[2] if isinstance(a[2], int | float) else (a[3] if len(a) > 3 else 0)
@@ -161,7 +159,7 @@ def _pad(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     _add_sides(low, node, x, sides)
 
 
-def _add_sides(low: "Lowering", node: fx.Node, x: Any, sides: dict[int, list[int]]) -> None:
+def _add_sides(low: Builder, node: fx.Node, x: Any, sides: dict[int, list[int]]) -> None:
     """Put zeros before and behind dimensions; a negative number leaves out what is there."""
     sides = {axis: amounts for axis, amounts in sides.items() if any(amounts)}
     value, rank = low.value(x), len(low.shape(x))
@@ -179,7 +177,7 @@ def _add_sides(low: "Lowering", node: fx.Node, x: Any, sides: dict[int, list[int
 
 
 @handles("aten.slice.Tensor")
-def _slice(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _slice(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, axis, start, end, step = a
     shape = low.shape(x)
     # The batch that was traced has two samples, others have more.
@@ -198,13 +196,13 @@ def _slice(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "subsample", [x], numbers={"stride": stride})
 
 
-def _prepends(low: "Lowering", node: fx.Node, tensors: list[Any], axis: int) -> bool:
+def _prepends(low: Builder, node: fx.Node, tensors: list[Any], axis: int) -> bool:
     """Put constant tokens, the same for every sample, before others, if that is what is joined."""
     *parts, x = tensors
     if not low.is_value(x) or any(low.is_value(part) for part in parts) or not parts:
         return False
     rank = len(low.shape(x))
-    rows = torch.cat([low.constant(part).detach().float().cpu() for part in parts], dim=axis)
+    rows = torch.cat([low.floats(part) for part in parts], dim=axis)
     if rank != 3 or axis % rank != 1 or not bool((rows == rows[:1]).all()):
         return False
     low.emit(node, "prepend_rows", [low.as_rows(node, x)], weight=rows[0])
@@ -212,7 +210,7 @@ def _prepends(low: "Lowering", node: fx.Node, tensors: list[Any], axis: int) -> 
 
 
 @handles("aten.cat.default")
-def _cat(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _cat(low: Builder, node: fx.Node, a: list[Any]) -> None:
     tensors, axis = a
     if _prepends(low, node, tensors, axis):
         return

@@ -1,21 +1,19 @@
 """The torch operators of tokens: tables of rows, masks, norms and softmax."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from surge.export.aten import handles
 from surge.export.aten_shapes import renames
-
-if TYPE_CHECKING:
-    from surge.export.lower import Lowering
+from surge.export.builder import Builder
 
 EMBEDDING = "aten.embedding.default"
 
 
 @handles("aten.unsqueeze.default")
-def _unsqueeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _unsqueeze(low: Builder, node: fx.Node, a: list[Any]) -> None:
     shape = low.shape(a[0])
     axis = int(a[1]) % (len(shape) + 1)
     if 1 <= axis < len(shape) and all(size == 1 for size in shape[1:-1]):
@@ -25,12 +23,12 @@ def _unsqueeze(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.eq.Scalar")
-def _equals(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _equals(low: Builder, node: fx.Node, a: list[Any]) -> None:
     low.emit(node, "equals", [a[0]], numbers={"number": float(a[1])})
 
 
 @handles("aten.softmax.int")
-def _softmax(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _softmax(low: Builder, node: fx.Node, a: list[Any]) -> None:
     shape = low.shape(a[0])
     axis = low.channel_axis(low.value(a[0]))
     if int(a[1]) % len(shape) != axis:
@@ -44,35 +42,31 @@ def _softmax(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
 
 
 @handles("aten.layer_norm.default")
-def _layer_norm(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _layer_norm(low: Builder, node: fx.Node, a: list[Any]) -> None:
     x, sizes, weight, bias, eps = a[:5]
     shape = low.shape(x)
     last = low.channel_axis(low.value(x)) == len(shape) - 1
     if not last or [int(size) for size in sizes] != [shape[-1]]:
         low.refuse(node, f"norms dimensions {list(sizes)} of a tensor of shape {shape}")
-    scale, shift = (
-        None if part is None else low.constant(part).detach().float().cpu()
-        for part in (weight, bias)
-    )
-    low.emit(node, "layer_norm", [x], numbers={"eps": float(eps)}, scale=scale, bias=shift)
+    vectors = {"scale": low.floats(weight), "bias": low.floats(bias)}
+    low.emit(node, "layer_norm", [x], numbers={"eps": float(eps)}, **vectors)
 
 
-def _check_numbers(low: "Lowering", node: fx.Node, numbers: Any) -> None:
+def _check_numbers(low: Builder, node: fx.Node, numbers: Any) -> None:
     if not low.is_value(numbers) or len(low.shape(numbers)) != 2:
         low.refuse(node, "needs one row of word numbers per sample")
 
 
 @handles(EMBEDDING)
-def _embedding(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _embedding(low: Builder, node: fx.Node, a: list[Any]) -> None:
     if low.is_value(a[0]):
         low.refuse(node, "looks up rows of a computed table")
     _check_numbers(low, node, a[1])
-    weight = low.constant(a[0]).detach().float().cpu()
-    low.emit(node, "embedding", [a[1]], weight=weight)
+    low.emit(node, "embedding", [a[1]], weight=low.floats(a[0]))
 
 
 @handles("surge_export.embedding_rows.default")
-def _binary_embedding(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def _binary_embedding(low: Builder, node: fx.Node, a: list[Any]) -> None:
     numbers, index, _ = a
     _check_numbers(low, node, numbers)
     name, layer = low.traced.layers[index]
@@ -83,7 +77,7 @@ def _binary_embedding(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
     low.nodes[-1].module = name
 
 
-def note_table(low: "Lowering", node: fx.Node, a: list[Any]) -> None:
+def note_table(low: Builder, node: fx.Node, a: list[Any]) -> None:
     """Remember of which table a constant is some rows in a row: the file holds the table."""
     if str(node.target) != EMBEDDING:
         return

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from surge import functional
 from surge.errors import ExportError
+from surge.export.ends import Example, evaluated, plain_ends_, unnamed
+from surge.export.trace import sign_level
 from surge.layers import BinaryEmbedding, BinaryLayer
 from surge.layers.hooks import binary_layers
+from surge.layers.product import geometry_arguments, product
 from surge.method import Method
-
-PROBE = (-2.0, -1.0, -0.4, -1e-3, -0.0, 0.0, 1e-3, 0.4, 1.0, 2.0)
-"""Inputs that tell a sign from every other quantiser."""
 
 
 class Deployed(nn.Module):
@@ -53,13 +52,8 @@ class Deployed(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """Apply the layer's linear operator."""
-        shape = self.geometry
-        if shape.kind == "linear":
-            return F.linear(x, self.weight)
-        convolve = cast(Callable[..., Tensor], (F.conv1d, F.conv2d)[len(shape.kernel_size) - 1])
-        return convolve(
-            x, self.weight, None, shape.stride, shape.padding, shape.dilation, shape.groups
-        )
+        *convolution, groups = geometry_arguments(self.geometry)
+        return product(x, self.weight, convolution if convolution[0] else (), groups)
 
     def forward(self, input: Tensor) -> Tensor:
         """Compute what the binary layer computes in evaluation."""
@@ -84,22 +78,7 @@ def is_exact(layer: BinaryLayer) -> bool:
     if _scales_itself(method) and method.output_scale() is not None:
         return False
     values, _ = layer.packed_weight()
-    return bool((values.abs() == 1).all()) and _takes_signs(layer)
-
-
-def _takes_signs(layer: BinaryLayer) -> bool:
-    shape = layer.geometry
-    probe = torch.tensor(PROBE, device=layer.weight.device)
-    # Every channel starts elsewhere in the list: thresholds taken from a sample show up too.
-    places = (torch.arange(len(PROBE))[:, None] + torch.arange(shape.in_features)) % len(PROBE)
-    z = probe[places].view(*places.shape, *(1,) * len(shape.kernel_size))
-    training = layer.method.training
-    layer.method.eval()
-    try:
-        with torch.no_grad():
-            return torch.equal(layer.method.binarize(z), functional.sign(z))
-    finally:
-        layer.method.train(training)
+    return bool((values.abs() == 1).all()) and sign_level(layer) == 1
 
 
 DROPOUTS = nn.Dropout | nn.Dropout1d | nn.Dropout2d | nn.Dropout3d | nn.AlphaDropout
@@ -161,6 +140,15 @@ def _table(layer: BinaryEmbedding) -> nn.Embedding:
     table = nn.Embedding(layer.num_embeddings, layer.embedding_dim, layer.padding_idx)
     table.weight = nn.Parameter(rows.clone(), requires_grad=False)
     return table
+
+
+def prepared(model: nn.Module, example: Example, what: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """Return a deployed copy with plain ends, its input, and the model's own output for that."""
+    given, name = unnamed(example)
+    value = one_tensor(given, what)
+    network = deployed(model, what)
+    plain_ends_(network, name, what)
+    return network, value, evaluated(model, value, name, what)
 
 
 def exported(network: nn.Module, example: Tensor, what: str) -> torch.export.ExportedProgram:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from surge.errors import ExportError, MissingDependencyError
-from surge.export.deploy import deployed, exported, one_tensor, target_path
-from surge.export.ends import Example, evaluated, plain_ends_, unnamed
+from surge.export.deploy import exported, prepared, target_path
+from surge.export.ends import Example
 from surge.files import write_whole
 
 INPUT, OUTPUT = "input", "output"
@@ -64,28 +64,34 @@ def to_onnx(model: nn.Module, example: Example, path: str | os.PathLike[str]) ->
         MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
     """
     runtime = onnx_packages("to_onnx")
-    given, name = unnamed(example)
-    value = one_tensor(given, "to_onnx")
-    network = deployed(model, "to_onnx")
-    plain_ends_(network, name, "to_onnx")
-    wanted = evaluated(model, value, name, "to_onnx")
+    network, value, wanted = prepared(model, example, "to_onnx")
     proto = onnx_model(network, value)
     target = target_path(path, ".onnx")
     content = proto.SerializeToString()
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {INPUT: value.numpy()})
-    missing = torch.from_numpy(found) - wanted
-    difference = float(missing.abs().max())
-    if not float(missing.norm()) <= TOLERANCE * max(float(wanted.norm()), 1e-3):
-        raise ExportError(
-            f"to_onnx: onnxruntime's output differs from torch's by {difference:.2g}; nothing was "
-            "written. Sums of exactly 0, as an untrained network has them, may be rounded there."
-        )
+    difference = checked_difference(
+        torch.from_numpy(found) - wanted,
+        wanted,
+        "to_onnx: onnxruntime",
+        "Sums of exactly 0, as an untrained network has them, may be rounded there.",
+    )
     write_whole(target, content)
     counts: dict[str, int] = {}
     for node in proto.graph.node:
         counts[node.op_type] = counts.get(node.op_type, 0) + 1
     return OnnxExport(target, len(content), counts, difference)
+
+
+def checked_difference(missing: Tensor, wanted: Tensor, who: str, advice: str) -> float:
+    """Return the largest difference from torch; raise if it is more than rounding."""
+    difference = float(missing.abs().max())
+    if not float(missing.norm()) <= TOLERANCE * max(float(wanted.norm()), 1e-3):
+        raise ExportError(
+            f"{who}'s output differs from torch's by {difference:.2g}; nothing was written. "
+            f"{advice}"
+        )
+    return difference
 
 
 def onnx_model(network: nn.Module, example: Tensor) -> Any:

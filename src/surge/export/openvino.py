@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from surge.errors import ExportError, MissingDependencyError
-from surge.export.deploy import Deployed, deployed, one_tensor, target_path
-from surge.export.ends import Example, evaluated, plain_ends_, unnamed
-from surge.export.onnx import TOLERANCE, onnx_model, onnx_packages
+from surge.errors import MissingDependencyError
+from surge.export.deploy import Deployed, prepared, target_path
+from surge.export.ends import Example
+from surge.export.onnx import checked_difference, onnx_model, onnx_packages
 
 JUST_BELOW_ZERO = -float(np.finfo(np.float32).tiny)
 """The threshold: FakeQuantize gives the lower value *at* it, and sign(0) is +1."""
@@ -69,13 +69,15 @@ def to_openvino(model: nn.Module, example: Example, path: str | os.PathLike[str]
     """
     ov = openvino_package("to_openvino")
     onnx_packages("to_openvino")
-    given, name = unnamed(example)
-    value = one_tensor(given, "to_openvino")
-    network = deployed(model, "to_openvino")
-    plain_ends_(network, name, "to_openvino")
-    wanted = evaluated(model, value, name, "to_openvino")
+    network, value, wanted = prepared(model, example, "to_openvino")
     made, converted, left = openvino_model(network, value)
-    difference = _difference(ov, made, value, wanted)
+    compiled = ov.Core().compile_model(made, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    difference = checked_difference(
+        torch.from_numpy(np.array(compiled(value.numpy())[0])) - wanted,
+        wanted,
+        "to_openvino: OpenVINO",
+        "Use to_onnx, or surge.pack for the 1-bit engine.",
+    )
     target = target_path(path, ".xml")
     ov.save_model(made, target, compress_to_fp16=False)
     written = sum(place.stat().st_size for place in (target, target.with_suffix(".bin")))
@@ -192,17 +194,3 @@ def _binary_convolution(entering: Any, weight: Any, layer: Deployed) -> Any:
     if (magnitude == 1).all():
         return product
     return opset1.multiply(product, opset1.constant(magnitude.astype(np.float32)))
-
-
-def _difference(ov: Any, made: Any, value: Tensor, wanted: Tensor) -> float:
-    """Return the largest difference from torch; raise if it is more than rounding."""
-    options = {"INFERENCE_PRECISION_HINT": "f32"}
-    compiled = ov.Core().compile_model(made, "CPU", options)
-    found = torch.from_numpy(np.array(compiled(value.numpy())[0]))
-    difference = float((found - wanted).abs().max())
-    if not float((found - wanted).norm()) <= TOLERANCE * max(float(wanted.norm()), 1e-3):
-        raise ExportError(
-            f"to_openvino: OpenVINO's output differs from torch's by {difference:.2g}; nothing was "
-            "written. Use to_onnx, or surge.pack for the 1-bit engine."
-        )
-    return difference

@@ -1,18 +1,15 @@
 """AdaBin: two values per filter and per input, with a centre of their own."""
 
-import math
-
 import torch
 from torch import Tensor, nn
 
 from surge import functional
-from surge.errors import ConfigError
-from surge.method import Geometry, Method, needs_spread, per_filter, register_method
-from surge.methods.irnet import sharpness_at
+from surge.method import Geometry, per_filter, register_method
+from surge.methods.irnet import Sharpening
 
 
 @register_method("adabin", bits=(1, 1), reference="Tu et al., ECCV 2022, arXiv:2208.08084")
-class AdaBin(Method):
+class AdaBin(Sharpening):
     """AdaBin (Tu et al. 2022): adaptive binary sets {centre - distance, centre + distance}.
 
     Weights   centre c = mean(w), distance d = norm(w - c) / sqrt(n) per filter; v = (w - c) / d
@@ -27,27 +24,16 @@ class AdaBin(Method):
     say: a packed file holds it as an offset.
     """
 
-    dropped = ("k", "t")
     centred_values = True
-
-    k: Tensor
-    t: Tensor
 
     def __init__(
         self, geometry: Geometry, weight: Tensor, *, t_min: float = 0.1, t_max: float = 10.0
     ) -> None:
         """Start from plain sign for the inputs; an embedding has none."""
-        super().__init__(geometry, weight)
-        needs_spread(self.name, weight)
-        if not 0 < t_min <= t_max < math.inf:
-            raise ConfigError(f"t_min={t_min}, t_max={t_max}: need 0 < t_min <= t_max, finite.")
-        self.t_range = (t_min, t_max)
+        super().__init__(geometry, weight, t_min=t_min, t_max=t_max)
         has_input = geometry.kind != "embedding"
         self.input_centre = nn.Parameter(torch.zeros(())) if has_input else None
         self.input_distance = nn.Parameter(torch.ones(())) if has_input else None
-        self.register_buffer("k", torch.ones(()))
-        self.register_buffer("t", torch.ones(()))
-        self.on_epoch(0, 1)
 
     def prepare_input(self, x: Tensor) -> Tensor:
         """Measure from the centre, in distances."""
@@ -76,12 +62,6 @@ class AdaBin(Method):
         centre, distance = self.equalized(weight)
         bits = functional.sign_ede((weight - centre) / distance, self.k, self.t)
         return (centre + distance * bits).to(weight.dtype)
-
-    def on_epoch(self, epoch: int, epochs: int) -> None:
-        """Sharpen the surrogate of the weights."""
-        k, t = sharpness_at(epoch / epochs, *self.t_range)
-        self.k.fill_(k)
-        self.t.fill_(t)
 
     def on_step(self, weight: nn.Parameter) -> None:
         """Keep the distance of the inputs positive."""

@@ -1,6 +1,7 @@
 """IR-Net: balanced weights, and a surrogate that sharpens while training."""
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -29,21 +30,10 @@ def sharpness_at(progress: float, low: float, high: float) -> tuple[float, float
     return max(1 / t, 1.0), t
 
 
-@register_method("irnet", bits=(1, 1), reference="Qin et al., CVPR 2020, arXiv:1909.10788")
-class IRNet(Method):
-    """IR-Net (Qin et al. 2020): Libra parameter binarisation and error decay (EDE).
+class Sharpening(Method):
+    """What methods with EDE's schedule share: k and t of this epoch, from t_min to t_max."""
 
-    Weights   v = (w - mean) / std per filter; s = 2^round(log2(mean(abs(v)))), a constant
-              w_b = s sign(v); gradient s k t (1 - tanh(t v)^2), then through the
-              standardisation (s multiplies the sign, so the chain rule keeps it)
-    Inputs    x_b = sign(x)      gradient k t (1 - tanh(t x)^2), nowhere exactly zero
-    Schedule  t = t_min (t_max / t_min)^(e/E), k = max(1/t, 1).   Extra loss  none.
-    Paper vs here: identical; sign(0) = +1, k and t are saved, and a filter of equal weights
-    gives zeros instead of NaN. ``t_min`` is the paper's 0.1; the authors' ResNet-20 script has
-    0.001.
-    """
-
-    dropped = ("k", "t")
+    dropped: ClassVar[tuple[str, ...]] = ("k", "t")
 
     k: Tensor
     t: Tensor
@@ -61,6 +51,27 @@ class IRNet(Method):
         self.register_buffer("t", torch.ones(()))
         self.on_epoch(0, 1)
 
+    def on_epoch(self, epoch: int, epochs: int) -> None:
+        """Sharpen the surrogate."""
+        k, t = sharpness_at(epoch / epochs, *self.t_range)
+        self.k.fill_(k)
+        self.t.fill_(t)
+
+
+@register_method("irnet", bits=(1, 1), reference="Qin et al., CVPR 2020, arXiv:1909.10788")
+class IRNet(Sharpening):
+    """IR-Net (Qin et al. 2020): Libra parameter binarisation and error decay (EDE).
+
+    Weights   v = (w - mean) / std per filter; s = 2^round(log2(mean(abs(v)))), a constant
+              w_b = s sign(v); gradient s k t (1 - tanh(t v)^2), then through the
+              standardisation (s multiplies the sign, so the chain rule keeps it)
+    Inputs    x_b = sign(x)      gradient k t (1 - tanh(t x)^2), nowhere exactly zero
+    Schedule  t = t_min (t_max / t_min)^(e/E), k = max(1/t, 1).   Extra loss  none.
+    Paper vs here: identical; sign(0) = +1, k and t are saved, and a filter of equal weights
+    gives zeros instead of NaN. ``t_min`` is the paper's 0.1; the authors' ResNet-20 script has
+    0.001.
+    """
+
     def binarize(self, z: Tensor) -> Tensor:
         """Sign with the present EDE surrogate."""
         return functional.sign_ede(z, self.k, self.t)
@@ -74,9 +85,3 @@ class IRNet(Method):
         balanced = standardize(weight)
         scale = torch.exp2(mean_magnitude(balanced.detach()).log2().round())
         return scale * functional.sign_ede(balanced, self.k, self.t)
-
-    def on_epoch(self, epoch: int, epochs: int) -> None:
-        """Sharpen the surrogate."""
-        k, t = sharpness_at(epoch / epochs, *self.t_range)
-        self.k.fill_(k)
-        self.t.fill_(t)

@@ -7,17 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surge.errors import ConfigError
 from surge.functional import operator, save_inputs, sign, unit_variance, widened
-from surge.method import (
-    Geometry,
-    Method,
-    mean_magnitude,
-    needs_spread,
-    register_method,
-    standardize,
-)
-from surge.methods.irnet import sharpness_at
+from surge.method import Geometry, mean_magnitude, register_method, standardize
+from surge.methods.irnet import Sharpening
 
 ALTERNATIONS = 3
 
@@ -57,7 +49,7 @@ def random_rotation(size: int, seed: int) -> Tensor:
 
 
 @register_method("rbnn", bits=(1, 1), reference="Lin et al., NeurIPS 2020, arXiv:2009.13055")
-class RBNN(Method):
+class RBNN(Sharpening):
     """RBNN (Lin et al. 2020): rotated binary neural network; a x b is a filter as a matrix.
 
     Weights   v = (w - mean) / std per filter; r = L^T v R with orthogonal L (a x a), R (b x b)
@@ -78,8 +70,6 @@ class RBNN(Method):
 
     left: Tensor
     right: Tensor
-    k: Tensor
-    t: Tensor
 
     def __init__(
         self,
@@ -91,19 +81,13 @@ class RBNN(Method):
         detach_rotation: bool = False,
     ) -> None:
         """Start with drawn rotations, at the wide end of the schedule."""
-        super().__init__(geometry, weight)
-        needs_spread(self.name, weight)
-        if not 0 < t_min <= t_max < math.inf:
-            raise ConfigError(f"t_min={t_min}, t_max={t_max}: need 0 < t_min <= t_max, finite.")
-        self.t_range, self.detach_rotation = (t_min, t_max), detach_rotation
+        super().__init__(geometry, weight, t_min=t_min, t_max=t_max)
+        self.detach_rotation = detach_rotation
         self.alpha = nn.Parameter(mean_magnitude(weight).flatten().clone())
         self.angle = nn.Parameter(torch.full_like(self.alpha, math.pi / 2))
         a, b = most_square(weight[0].numel())
         self.register_buffer("left", random_rotation(a, seed=0).to(weight))
         self.register_buffer("right", random_rotation(b, seed=1).to(weight))
-        self.register_buffer("k", torch.ones(()))
-        self.register_buffer("t", torch.ones(()))
-        self.on_epoch(0, 1)
 
     def prepare_input(self, x: Tensor) -> Tensor:
         """Standardise every sample."""
@@ -143,12 +127,6 @@ class RBNN(Method):
     def packed_scale(self, weight: Tensor) -> Tensor:
         """Alpha, without the work that the bits take."""
         return self.alpha.detach()
-
-    def on_epoch(self, epoch: int, epochs: int) -> None:
-        """Sharpen the surrogates."""
-        k, t = sharpness_at(epoch / epochs, *self.t_range)
-        self.k.fill_(k)
-        self.t.fill_(t)
 
     @torch.no_grad()
     def adapt(self, weight: nn.Parameter) -> None:

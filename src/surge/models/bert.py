@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from surge.errors import CheckpointMismatchError, ConfigError, MissingDependencyError
+from surge.data.tokens import transformers_package
+from surge.errors import CheckpointMismatchError, ConfigError
 from surge.layers.attention import BinaryAttention, additive
 
 FRESH = ("classifier.", "bert.pooler.")
@@ -82,7 +83,7 @@ def load_bert(folder: Path, outputs: int) -> BertClassifier:
 
     Nothing is downloaded. The classifier is drawn from torch's random numbers.
     """
-    transformers = _transformers()
+    transformers = transformers_package()
     verbosity = transformers.logging.get_verbosity()
     shown = transformers.logging.is_progress_bar_enabled()
     transformers.logging.set_verbosity_error()
@@ -133,13 +134,3 @@ def load_weights(model: nn.Module, state: dict[str, Tensor], where: str) -> None
     with torch.no_grad():
         for name, tensor in state.items():
             own[name].copy_(tensor)
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingDependencyError(
-            "GLUE needs transformers, which is not installed: pip install 'surge-bnn[glue]'"
-        ) from error
-    return transformers

@@ -216,9 +216,9 @@ class Recipe:
             raise ConfigError(f"{self.row}: a float model has no binary layer for SURGE.")
 
 
-def with_surge(recipe: Recipe, variant: str = "", paper: float | None = None) -> Recipe:
+def with_surge(recipe: Recipe, variant: str = "") -> Recipe:
     """Return the same recipe with SURGE, or with one of its variants."""
     from surge.recipes.variants import options_of
 
     suffix = f"-surge-{variant}" if variant else "-surge"
-    return replace(recipe, row=recipe.row + suffix, surge=options_of(variant), paper=paper)
+    return replace(recipe, row=recipe.row + suffix, surge=options_of(variant), paper=None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from surge.errors import ConfigError
+from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
 from surge.train.loop import Outcome
 
@@ -50,6 +51,14 @@ class Result:
         Such a run is not a run of its row: tables keep it apart.
         """
         return setting_of(self.overrides)
+
+    @property
+    def decides(self) -> bool:
+        """Whether its metric is the one of its recipe; rows of an earlier version have none."""
+        try:
+            return get_recipe(self.recipe).metric == self.metric
+        except ConfigError:
+            return False
 
 
 def setting_of(overrides: Mapping[str, Any]) -> str:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import surge
-from surge.cli.methods import one_line
 from surge.compensation.options import PathOptions
 from surge.errors import ConfigError
 from surge.method import get_method, list_methods
 from surge.recipes import get_recipe, list_recipes
 from surge.recipes.variants import VARIANTS
 from surge.study import curves, figures
+from surge.study.about import bits_of, formulas_of, one_line
 
 MADE = ("gallery.md", "api.md")
 """Pages that exist in the site alone."""
@@ -66,13 +66,12 @@ def gallery() -> str:
     names = list_methods()
     for name in names:
         method = get_method(name)
-        bits = "/".join(str(bits) for bits in method.bits)
-        parts.append(f"| [{name}](#{name}) | {bits} | {_cell(one_line(method))} |")
+        parts.append(f"| [{name}](#{name}) | {bits_of(method)} | {_cell(one_line(method))} |")
     parts.append("")
     for name in names:
         method = get_method(name)
-        formulas = inspect.cleandoc(method.__doc__ or "").replace("``", "`")
-        parts += [f"## {name}\n", f"{method.reference}\n", f"```text\n{formulas}\n```\n"]
+        about = f"```text\n{formulas_of(method)}\n```\n"
+        parts += [f"## {name}\n", f"{method.reference}\n", about]
         parts.append(f"![Forward and backward of {name}](images/methods/{name}.png)\n")
     return "\n".join(parts)
 

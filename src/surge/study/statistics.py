@@ -36,6 +36,17 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(n, statistics.fmean(values), std, half)
 
 
+def spread(value: Estimate | None) -> str | None:
+    """Return mean and standard deviation as text.
+
+    >>> spread(Estimate(3, 97.0, 0.5, 1.2))
+    '97.00 ± 0.50'
+    """
+    if value is None:
+        return None
+    return f"{value.mean:.2f}" + (f" ± {value.std:.2f}" if value.n > 1 else "")
+
+
 def t_cdf(x: float, df: int) -> float:
     """Return P(T <= x) of Student's t with a whole number of degrees of freedom.
 

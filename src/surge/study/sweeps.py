@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from surge.compensation.options import PathOptions
-from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.recipes.variants import SWEPT, has_number, split_variant
 from surge.study import figures
@@ -71,7 +70,7 @@ def curves(results: Sequence[Result], key: str) -> dict[Where, Curve]:
     Its points and references are those of the seeds that all of them have, if there are such.
     """
     found: dict[Where, Curve] = {}
-    results = [result for result in results if _decides(result)]
+    results = [result for result in results if result.decides]
     for result in results:
         options = options_in(result)
         if options is None:
@@ -106,14 +105,6 @@ def _alike(curve: Curve) -> Curve:
         for seed in set(line) - shared:
             del line[seed]
     return curve
-
-
-def _decides(result: Result) -> bool:
-    """Return whether a result has the metric of its recipe; rows of an earlier version do not."""
-    try:
-        return get_recipe(result.recipe).metric == result.metric
-    except ConfigError:
-        return False
 
 
 def _swept(result: Result) -> bool:

@@ -11,11 +11,11 @@ import pytest
 from surge.errors import ConfigError, MissingDependencyError
 from surge.study.bench.timing import Timing
 from surge.study.demo import demo, demo_engine, demo_page
-from surge.study.demo.demo import check_ready, digits_recipes, digits_rows, paired, spread
+from surge.study.demo.demo import check_ready, digits_recipes, digits_rows, paired
 from surge.study.demo.demo_engine import Served, Shipping
 from surge.study.learning import BAND, Run, make_rows
 from surge.study.report.page import Badge, Section, Table, Tiles, render
-from surge.study.statistics import estimate
+from surge.study.statistics import estimate, spread
 from surge.study.tables import TableRow
 from surge.study.theory import toy
 from surge.study.theory.toy_claims import judge

@@ -35,13 +35,13 @@ def measured_ceilings(device: torch.device) -> Ceilings | None:
     )
 
 
-def _median_seconds(call: Callable[[], object], repeats: int = 20) -> float:
+def _median_seconds(call: Callable[[], object]) -> float:
     times = []
-    for _ in range(repeats):
+    for _ in range(20):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         call()
         end.record()
         torch.cuda.synchronize()
         times.append(float(start.elapsed_time(end)) / 1e3)
-    return sorted(times)[repeats // 2]
+    return sorted(times)[len(times) // 2]

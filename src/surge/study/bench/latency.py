@@ -200,9 +200,9 @@ def _reasons(steps: Sequence[Step], widths: Sequence[int]) -> list[str]:
     return said
 
 
-def growth(rows: Sequence[Row], engine: str = OURS) -> list[str]:
-    """Say how the time of an engine grows with the pixels of an image and with the batch."""
-    mine = [row for row in rows if row.engine == engine]
+def growth(rows: Sequence[Row]) -> list[str]:
+    """Say how the packed network's time grows with the pixels of an image and with the batch."""
+    mine = [row for row in rows if row.engine == OURS]
     points = {
         "pixels": [(r.size**2, r.fair_ms) for r in mine if r.batch == 1 and r.size],
         "batch": [(r.batch, r.fair_ms) for r in mine if r.size == mine[-1].size],

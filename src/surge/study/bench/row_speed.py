@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from surge.files import json_lines
 from surge.recipes.recipe import Recipe
 from surge.study.bench.elsewhere import FailedElsewhereError, Subject
 from surge.train.build import Sets
@@ -144,9 +145,7 @@ def append(folder: Path, line: RowSpeed, table: str = "common") -> None:
 
 def read(folder: Path, table: str = "common") -> dict[str, RowSpeed]:
     """Return what is stored by row; the newest of a row counts."""
-    path = _path(folder, table)
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {line.row: line for line in (RowSpeed(**json.loads(text)) for text in lines)}
+    return {line["row"]: RowSpeed(**line) for line in json_lines(_path(folder, table))}
 
 
 def columns(found: Mapping[str, RowSpeed]) -> dict[str, dict[str, str]]:

@@ -1,10 +1,10 @@
 """Tables of training steps: what the command prints, and what is published from ``results/``."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from surge.files import json_lines
 from surge.study.bench.speed_sweeps import compared, own_kind, table
 from surge.study.bench.training_networks import NETWORKS
 from surge.study.bench.training_speed import Row
@@ -16,9 +16,7 @@ PICTURE = Path("images/step-cost.png")
 
 def everything(folder: Path) -> list[Row]:
     """Return all stored steps, the newest last."""
-    path = folder / "training.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [Row(**json.loads(line)) for line in lines]
+    return [Row(**line) for line in json_lines(folder / "training.jsonl")]
 
 
 def newest(rows: Sequence[Row]) -> list[Row]:

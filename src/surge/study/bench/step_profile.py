@@ -1,6 +1,5 @@
 """Where the time of a training step goes: kernels of a GPU, gathered by what they do."""
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from surge.files import json_lines
 
 KINDS: dict[str, str] = {
     "own kernels": r"^(narrow_|stem_|_meet)",
@@ -65,13 +66,12 @@ def gathered(events: Iterable[tuple[str, float]], steps: int) -> dict[str, tuple
 
 def section(folder: Path) -> str:
     """Return the stored profiles as a table, one row per step, one column per kind."""
-    path = folder / "profile.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = json_lines(folder / "profile.jsonl")
     if not lines:
         return "Nothing is stored yet.\n"
     steps: dict[tuple[str, str, str], dict[str, Share]] = {}
     for line in lines:  # the newest of a step replaces older ones
-        share = Share(**json.loads(line))
+        share = Share(**line)
         steps.setdefault((share.network, share.variant, share.mode), {})[share.kind] = share
     head = ("network", "variant", "mode", *KINDS, OTHER, "kernels")
     rows = [f"| {' | '.join(head)} |", f"| --- | --- | --- |{' ---: |' * (len(head) - 3)}"]

@@ -22,6 +22,7 @@ from surge.errors import ConfigError
 from surge.layers.hooks import extra_loss, on_epoch, on_step
 from surge.recipes.variants import options_of
 from surge.study.bench.training_networks import NETWORKS, Network, built, known
+from surge.train.parts import layout_on
 from surge.train.step import compiled_step
 
 LITERAL = Path("benchmarks/literal.py")
@@ -100,8 +101,7 @@ class Step:
         self.model = built(name, width)
         binarize_(self.model, network.method, skip=network.skip)
         self.inputs, self.labels = self._draw(network)
-        layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-        self.model.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+        self.model.to(device=device, memory_format=layout_on(device))  # type: ignore[call-overload]
         self.optimizer = self._compensate(network)
         self._prepare()
         self._forward = self._loss

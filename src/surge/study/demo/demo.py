@@ -16,7 +16,7 @@ from surge.files import check_folder
 from surge.models import build_model
 from surge.recipes import get_recipe, overridden
 from surge.recipes.recipe import Recipe
-from surge.study.statistics import Estimate
+from surge.study.statistics import Estimate, spread
 from surge.study.tables import TableRow
 from surge.study.theory.toy_claims import Claim
 from surge.summary import Summary, summary
@@ -79,17 +79,6 @@ def verdicts(claims: Sequence[Claim]) -> str:
     counts = Counter(claim.verdict for claim in claims)
     said = ", ".join(f"{counts[v]} {v}" for v in ("supported", "not supported", "opposite"))
     return f"of {len(claims)} answers {said}"
-
-
-def spread(value: Estimate | None) -> str | None:
-    """Return mean and standard deviation as text.
-
-    >>> spread(Estimate(3, 97.0, 0.5, 1.2))
-    '97.00 ± 0.50'
-    """
-    if value is None:
-        return None
-    return f"{value.mean:.2f}" + (f" ± {value.std:.2f}" if value.n > 1 else "")
 
 
 def paired(value: Estimate | None) -> str | None:

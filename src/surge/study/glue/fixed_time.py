@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from surge.data.glue import TASKS
-from surge.errors import ConfigError
-from surge.recipes import get_recipe
 from surge.study import results
 from surge.study.results import Result, setting_of
 from surge.study.statistics import estimate
@@ -66,16 +64,9 @@ def _timed(stored: Sequence[Result]) -> list[Result]:
     kept = []
     for r in stored:
         given = r.overrides.get("budget")
-        if given is not None and r.setting == setting_of({"budget": given}) and _decides(r):
+        if given is not None and r.setting == setting_of({"budget": given}) and r.decides:
             kept.append(r)
     return kept
-
-
-def _decides(result: Result) -> bool:
-    try:
-        return get_recipe(result.recipe).metric == result.metric
-    except ConfigError:  # a row of an earlier version
-        return False
 
 
 def _place(where: Where) -> tuple[int, str, float, str, str]:

@@ -1,6 +1,5 @@
 """Tables about binary BERTs: all metrics, averages, costs, the alignment loss, the engine."""
 
-import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 from surge.data.glue import TASKS
 from surge.data.glue_metrics import COLUMNS, averages
+from surge.files import json_lines
 from surge.recipes import get_recipe
 from surge.study import results
 from surge.study.results import Result
@@ -18,7 +18,7 @@ from surge.study.tables import spread_cell
 
 def overheads(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the newest line of every row that ``benchmarks/glue.py`` measured."""
-    return {line["row"]: line for line in _lines(folder / "glue_overhead.jsonl")}
+    return {line["row"]: line for line in json_lines(folder / "glue_overhead.jsonl")}
 
 
 def overhead_section(folder: Path) -> str:
@@ -124,7 +124,7 @@ def align_section(folder: Path) -> str:
 
 def packed_section(folder: Path) -> str:
     """Return one row per trained network that ``benchmarks/packed_bert.py`` measured."""
-    lines = {line["recipe"]: line for line in _lines(folder / "packed_bert.jsonl")}
+    lines = {line["recipe"]: line for line in json_lines(folder / "packed_bert.jsonl")}
     if not lines:
         return "Nothing is stored yet.\n"
     head = ("row", "sentences", "same class", "same logits", "torch", "engine", "bytes")
@@ -141,10 +141,6 @@ def packed_section(folder: Path) -> str:
         for line in lines.values()
     ]
     return _table(head, rows, words=1)
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in path.read_text().splitlines()] if path.exists() else []
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]], *, words: int) -> str:

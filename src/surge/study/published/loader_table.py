@@ -1,9 +1,9 @@
 """Loaders against the GPU's appetite, from ``results/loader.jsonl`` and ``training.jsonl``."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from surge.files import json_lines
 from surge.study.bench import speed_table
 
 HUNGRY = {"plain": "ReActNet", "surge": "SURGE"}
@@ -13,8 +13,7 @@ NETWORK = "reactnet-224"
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """Return the stored measurements; the newest of a kind counts."""
-    path = folder / "loader.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    rows = json_lines(folder / "loader.jsonl")
     kept = {(r["what"], r["table"], r["size"], r["workers"], r["hardware"]): r for r in rows}
     return list(kept.values())
 

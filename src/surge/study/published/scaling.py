@@ -47,9 +47,9 @@ class Prediction:
     bare: float
     """Seconds of a step whose exchange is not."""
 
-    def hours(self, step: float, epochs: int = EPOCHS) -> float:
-        """Return how long so many epochs take."""
-        return epochs * math.ceil(IMAGES / self.batch) * step / 3600
+    def hours(self, step: float) -> float:
+        """Return how long all epochs take."""
+        return EPOCHS * math.ceil(IMAGES / self.batch) * step / 3600
 
 
 def ring_seconds(size: int, gpus: int) -> float:
@@ -89,7 +89,7 @@ def span(steps: Mapping[tuple[str, str], Row], variant: str, gpus: int) -> list[
     return []
 
 
-def section(folder: Path, sizes: Sequence[int] = (1, 8, 64)) -> str:
+def section(folder: Path) -> str:
     """Return the table; cells without a measured step say *open*."""
     steps = read_steps(folder)
     used: list[Row] = []
@@ -99,7 +99,7 @@ def section(folder: Path, sizes: Sequence[int] = (1, 8, 64)) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for variant, name in VARIANTS.items():
-        for gpus in sizes:
+        for gpus in (1, 8, 64):
             size = 4 * PARAMETERS[variant]
             cells = [name, str(gpus), f"{BATCH * gpus:,}", f"{size / 1e6:.1f}"]
             cells.append(f"{1e3 * ring_seconds(size, gpus):.2f}")

@@ -1,15 +1,14 @@
 """The published cost of a second thread, made from ``results/threads.jsonl``."""
 
-import json
 from pathlib import Path
+
+from surge.files import json_lines
 
 
 def section(folder: Path) -> str:
     """Return one row per network and place that ``runtime/benchmarks/figures.py`` timed."""
-    path = folder / "threads.jsonl"
-    stored = map(json.loads, path.read_text().splitlines() if path.exists() else [])
     newest: dict[tuple[str, str], dict[int, float]] = {}
-    for row in stored:
+    for row in json_lines(folder / "threads.jsonl"):
         newest.setdefault((row["network"], row["where"]), {})[row["threads"]] = row["median_ms"]
     lines = ["| network | two cores | 1 thread, ms | 2 threads, ms | 2 over 1 |"]
     lines.append("| --- | --- | ---: | ---: | ---: |")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from surge.study.report.page import Badge, Block, Table
 from surge.study.results import data_name
-from surge.study.statistics import Estimate, estimate
+from surge.study.statistics import Estimate, estimate, spread
 from surge.study.stored_runs import StoredRun, grouped, number, without_surge
 from surge.study.tables import paper_figure
 
@@ -50,8 +50,8 @@ def compared(runs: Sequence[StoredRun]) -> list[Block]:
                 "data": data,
                 "epochs": max(run.recipe.train.epochs for run in held),
                 "paper": _paper(held[0]),
-                "last": _spread(last),
-                "best": _spread(estimate(best) if best else None),
+                "last": spread(last),
+                "best": spread(estimate(best) if best else None),
                 "n": last.n if last else 0,
                 "difference": _interval(difference),
                 "verdict": verdict(difference),
@@ -105,12 +105,6 @@ def paired(runs: Sequence[StoredRun], base: Sequence[StoredRun]) -> Estimate | N
     ours, theirs = ends(runs), ends(base)
     found = [ours[key] - theirs[key] for key in sorted(ours.keys() & theirs.keys())]
     return estimate(found) if found else None
-
-
-def _spread(value: Estimate | None) -> str | None:
-    if value is None:
-        return None
-    return f"{value.mean:.2f}" + (f" ± {value.std:.2f}" if value.n > 1 else "")
 
 
 def _interval(value: Estimate | None) -> str | None:

@@ -78,7 +78,7 @@ def discrepancy(teacher: Tensor, student: Tensor, rows: Tensor, columns: Tensor)
     return (first - second).abs().sum(dim=2) / area
 
 
-def most_different(scores: Tensor, valid: Tensor, share: float = SHARE) -> Tensor:
+def most_different(scores: Tensor, valid: Tensor) -> Tensor:
     """Return which of ``[N, P]`` proposals are kept: of each image's valid ones, that share.
 
     >>> scores = torch.tensor([[1.0, 5.0, 3.0, 9.0]])
@@ -87,7 +87,7 @@ def most_different(scores: Tensor, valid: Tensor, share: float = SHARE) -> Tenso
     """
     order = scores.masked_fill(~valid, -torch.inf).argsort(dim=1, descending=True, stable=True)
     place = order.argsort(dim=1)
-    wanted = (share * valid.sum(dim=1, keepdim=True)).ceil()
+    wanted = (SHARE * valid.sum(dim=1, keepdim=True)).ceil()
     return valid & (place < wanted)
 
 

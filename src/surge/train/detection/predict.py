@@ -16,7 +16,7 @@ from surge.errors import CheckpointMismatchError, ConfigError
 from surge.models.detector import Detector
 from surge.recipes.recipe import Recipe
 from surge.train import checkpoint
-from surge.train.build import make_loaders
+from surge.train.build import load_trained_, make_loaders
 from surge.train.detection.build import new_detector
 from surge.train.detection.task import DetectionTask, DetectionTest
 from surge.train.distributed import World
@@ -59,14 +59,7 @@ def load_detector(path: Path, device: torch.device) -> tuple[Recipe, Detector]:
     else:
         state, _ = checkpoint.load_newest(folder.checkpoints, recipe.name, device)
     model = new_detector(recipe)
-    # Auxiliary paths belong to training.
-    kept = {name: t for name, t in state["model"].items() if ".auxiliary." not in name}
-    try:
-        model.load_state_dict(kept)
-    except RuntimeError as error:
-        raise CheckpointMismatchError(
-            f"The checkpoint in {path} does not fit the model of {recipe.name}: {error}"
-        ) from error
+    load_trained_(model, state, recipe, path)
     return recipe, model.to(device).eval()
 
 

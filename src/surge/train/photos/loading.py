@@ -91,9 +91,9 @@ def check_photos(recipe: Recipe, sets: Sequence[Any]) -> CropSettings:
     )
 
 
-def count_ranked(logits: Tensor, labels: Tensor, places: int = 5) -> Tensor:
-    """Return how many labels are among the largest logits of their image."""
-    best = logits.topk(min(places, logits.shape[1]), dim=1).indices
+def count_ranked(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return how many labels are among the five largest logits of their image."""
+    best = logits.topk(min(5, logits.shape[1]), dim=1).indices
     return (best == labels[:, None]).any(dim=1).sum()
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from surge.errors import CheckpointMismatchError
 from surge.models import build_model
 from surge.recipes.recipe import Recipe
+from surge.train.parts import layout_on
 from surge.train.stages import teacher_state
 
 
@@ -57,5 +58,4 @@ def teacher_objective(recipe: Recipe, device: torch.device) -> DistributionObjec
     name, state = checked_teacher(recipe)
     teacher = build_model(name, classes=len(state["fc.weight"]))
     teacher.load_state_dict(state)
-    layout = torch.channels_last if device.type == "cuda" else torch.contiguous_format
-    return DistributionObjective(teacher.to(device=device, memory_format=layout))  # type: ignore[call-overload]
+    return DistributionObjective(teacher.to(device=device, memory_format=layout_on(device)))  # type: ignore[call-overload]
