@@ -107,12 +107,12 @@ def test_checksum_is_of_the_file_with_zeros_in_its_place(tmp_path):
     assert hashlib.sha256(content.replace(digest, b"0" * 64)).hexdigest().encode() == digest
 
 
-def test_packing_twice_gives_the_same_tensors(tmp_path):
+def test_packing_again_gives_the_same_bytes(tmp_path):
+    """Ten times, as safetensors shuffles the metadata anew each time."""
     model, x = cnn("irnet"), torch.zeros(1, 2, 6, 6)
-    pack(model, x, tmp_path / "a.surge")
-    pack(model, x, tmp_path / "b.surge")
-    a, b = load_file(tmp_path / "a.surge"), load_file(tmp_path / "b.surge")
-    assert a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a)
+    for number in range(10):
+        pack(model, x, tmp_path / f"{number}.surge")
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,17 @@ def to_bytes(graph: dict[str, Any], arrays: Arrays, facts: dict[str, Any]) -> by
             for key, value in facts.items()
         },
     }
-    return seal(save(arrays, metadata))
+    return seal(_in_order(save(arrays, metadata)))
+
+
+def _in_order(content: bytes) -> bytes:
+    """Return a file with sorted metadata, which safetensors shuffles: equal models, equal bytes."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
