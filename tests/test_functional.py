@@ -1,5 +1,6 @@
 """Forward values to the bit, backward rules against NumPy, eager against compiled."""
 
+import logging
 import math
 import os
 import shutil
@@ -359,3 +360,18 @@ def test_a_rewritten_backward_is_not_taken_from_the_compilers_cache(tmp_path):
     assert file.read_text().count(rule) == 1
     file.write_text(file.read_text().replace(rule, "return 7 * grad"))
     assert slope() == 21.0
+
+
+def test_operator_is_registered_without_a_word_where_triton_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "triton.runtime.autotuner", None)
+    log, said = logging.getLogger("torch._library.triton"), []
+    monkeypatch.setattr(log, "handlers", [])
+    monkeypatch.setattr(log, "propagate", False)
+    monkeypatch.setattr(log, "handle", said.append)
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    functional.operator("test_quiet", backward=lambda ctx, grad: 2 * grad)(doubled)
+    del functional.BODIES["test_quiet"]
+    assert said == [] and not log.disabled

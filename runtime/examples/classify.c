@@ -1,6 +1,9 @@
 /* Run a packed network without Python.
  *
- *     cc classify.c -I../include -lsurge_runtime -o classify
+ *     cc classify.c -I../include -LBUILD -Wl,-rpath,BUILD -lsurge_runtime -o classify
+ *
+ * where BUILD is the folder of the library (CMake builds all this with -DSURGE_EXAMPLES=ON); then
+ *
  *     ./classify model.surge image.ppm      names of the three most likely classes
  *     ./classify model.surge --raw x.f32    all outputs; the file holds fp32 in torch's order
  *

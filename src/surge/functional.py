@@ -20,6 +20,7 @@ the backward of a ``torch.autograd.Function`` whose forward is piecewise constan
 """
 
 import hashlib
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -65,7 +66,12 @@ def operator(
     """
 
     def register(forward: Callable[..., Result]) -> Callable[..., Result]:
-        op: Any = torch.library.triton_op(f"surge::{name}", forward, mutates_args=())
+        log = logging.getLogger("torch._library.triton")
+        heard, log.disabled = log.disabled, True  # where Triton is missing, a warning per operator
+        try:
+            op: Any = torch.library.triton_op(f"surge::{name}", forward, mutates_args=())
+        finally:
+            log.disabled = heard
         op.register_autograd(backward, setup_context=setup)
         BODIES[name] = forward
         return cast(Callable[..., Result], op)

@@ -1,6 +1,7 @@
 """``surge bench train`` through the command, on a CPU and in small."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -245,3 +246,10 @@ def test_step_on_another_gpu_makes_it_the_current_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "set_device", set_device)
     with pytest.raises(Seen, match="cuda:1"):
         Step("resnet20", "plain", "captured", torch.device("cuda:1"), 2)
+
+
+def test_bench_without_matplotlib_is_said_before_the_work(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run("--network", "small", "--variants", "plain") == 2
+    captured = capsys.readouterr()
+    assert "pip install 'surge-bnn[demo]'" in captured.err and captured.out == ""

@@ -1,6 +1,7 @@
 """``surge data``: what is there, and how to get the rest."""
 
 import io
+import sys
 import urllib.error
 
 import pytest
@@ -152,6 +153,12 @@ def test_terminal_gets_a_bar():
 def test_digits_need_no_download(capsys):
     assert main(["data", "digits"]) == 0
     assert "nothing to download" in capsys.readouterr().out
+
+
+def test_digits_without_sklearn_say_how_to_install_it(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    assert main(["data", "digits"]) == 2
+    assert "pip install 'surge-bnn[demo]'" in capsys.readouterr().err
 
 
 def test_unknown_set_names_the_near_miss(capsys):

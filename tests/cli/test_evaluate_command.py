@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import pytest
 import torch
@@ -119,3 +120,10 @@ def test_picture_has_a_cell_for_every_pair_that_occurs():
     assert "0" not in texts
     assert [label.get_text() for label in axes.get_xticklabels()] == ["cat", "dog"]
     assert axes.get_ylabel() == "true"
+
+
+def test_evaluate_without_matplotlib_is_said_before_the_work(run, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["evaluate", str(run), "--device", "cpu"]) == 2
+    captured = capsys.readouterr()
+    assert "pip install 'surge-bnn[demo]'" in captured.err and captured.out == ""

@@ -1,8 +1,10 @@
 """``surge theorem`` from the command line to the files."""
 
 import json
+import sys
 
 from surge.cli import main
+from surge.study.theory import theorem
 
 FILES = {
     "theorem.png",
@@ -37,3 +39,11 @@ def test_theorem_output_that_is_a_file_is_one_line(tmp_path, capsys):
     path.write_text("")
     assert main(["theorem", "--out", str(path / "deeper")]) == 2  # before any work
     assert f"{path} is a file, not a folder" in capsys.readouterr().err.replace("\n", "")
+
+
+def test_theorem_without_matplotlib_is_said_before_the_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(theorem, "run_study", None)
+    assert main(["theorem", "--out", str(tmp_path / "out")]) == 2
+    captured = capsys.readouterr()
+    assert "pip install 'surge-bnn[demo]'" in captured.err and captured.out == ""

@@ -32,7 +32,7 @@ def test_toy_without_matplotlib_is_said_before_the_work(tmp_path, capsys, monkey
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["toy", "--out", str(tmp_path / "out")]) == 2
     captured = capsys.readouterr()
-    assert "pip install surge-bnn[demo]" in captured.err and captured.out == ""
+    assert "pip install 'surge-bnn[demo]'" in captured.err and captured.out == ""
 
 
 def test_toy_says_at_once_that_nothing_can_be_written(tmp_path, capsys, read_only):

@@ -48,7 +48,7 @@ class DataCommand:
         """List or download."""
         import os
 
-        from surge.data import resolve_root
+        from surge.data import load_digits, resolve_root
         from surge.errors import ConfigError, did_you_mean
 
         if self.tasks and self.name != "glue":
@@ -80,6 +80,7 @@ class DataCommand:
         elif self.name == "glue":
             self._glue(root, console)
         elif self.name == "digits":
+            load_digits("test")  # says so where scikit-learn is missing
             console.print("The digits come with scikit-learn; there is nothing to download.")
         else:
             raise ConfigError(

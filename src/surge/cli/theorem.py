@@ -64,9 +64,12 @@ class TheoremCommand:
     def run(self, console: Console) -> None:
         """Run the study, print the verdicts, name the files."""
         from surge.files import check_folder
+        from surge.study import figures
         from surge.study.theory import theorem
 
         check_folder(self.out)
+        with figures.look():
+            pass  # a missing matplotlib is said now, not after the work
         results = theorem.run_study(
             samples=self.samples, dimension=self.dimension, noise=self.noise, seed=self.seed
         )

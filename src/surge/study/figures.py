@@ -106,7 +106,7 @@ def look() -> Iterator[None]:
         import matplotlib
     except ImportError as error:
         raise MissingDependencyError(
-            "figures need matplotlib: pip install surge-bnn[demo]"
+            "figures need matplotlib: pip install 'surge-bnn[demo]'"
         ) from error
     with matplotlib.rc_context(dict(_LOOK)):
         yield
