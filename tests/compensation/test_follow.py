@@ -62,6 +62,60 @@ def test_follow_takes_any_optimizer_without_auxiliary_weights(auxiliary):
     train(net, optimizer, BATCHES)
 
 
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer around another one, which never runs torch's own constructor."""
+
+    def __init__(self, inside):
+        self.inside, self.param_groups = inside, inside.param_groups
+
+
+def test_follow_refuses_what_takes_no_hooks():
+    _, optimizer, compensation = prepared()
+    with pytest.raises(ConfigError, match=r"got a Wrapper.*torch.optim.Optimizer inside"):
+        compensation.follow(Wrapper(optimizer))
+    with pytest.raises(ConfigError, match="got a list"):
+        compensation.follow([optimizer])
+    compensation.follow(optimizer)
+
+
+def test_a_second_optimizer_goes_on_by_explicit_steps():
+    results = []
+    for rebuilt in (False, True):
+        net, optimizer, compensation = prepared()
+        compensation.follow(optimizer)
+        train(net, optimizer, BATCHES[:1])
+        if rebuilt:
+            state, optimizer = optimizer.state_dict(), torch.optim.SGD(net.parameters(), lr=1)
+            optimizer.load_state_dict(state)
+            with pytest.raises(ConfigError, match=r"another optimizer.*compensation.step\(\)"):
+                compensation.follow(optimizer)
+        for batch in BATCHES[1:]:
+            train(net, optimizer, [batch])
+            if rebuilt:
+                compensation.step()
+        results.append(compensation.scales())
+    assert results[1] == results[0]
+
+
+def test_several_optimizers_renew_by_one_explicit_step():
+    results = []
+    for several in (False, True):
+        net, optimizer, compensation = prepared()
+        optimizers = [optimizer]
+        if several:
+            optimizers = [torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in net.parameters()]
+            with pytest.raises(ConfigError, match=r"several hold them.*compensation.step\(\)"):
+                compensation.follow(optimizers[0])
+        for batch in BATCHES:
+            net.zero_grad()
+            loss_of(net, batch).backward()
+            for one in optimizers:
+                one.step()
+            compensation.step()
+        results.append(compensation.scales())
+    assert results[1] == results[0]
+
+
 def test_follow_updates_once_per_optimizer_step():
     net, optimizer, compensation = prepared()
     calls = []

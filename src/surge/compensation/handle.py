@@ -54,7 +54,15 @@ class Compensation:
         if self._followed is optimizer:
             return self
         if self._followed is not None:
-            raise ConfigError("This compensation follows another optimizer already.")
+            raise ConfigError(
+                "This compensation follows another optimizer already; call compensation.step() "
+                "yourself after each step of this one."
+            )
+        if not hasattr(optimizer, "_optimizer_step_post_hooks"):
+            raise ConfigError(
+                f"follow got a {type(optimizer).__name__}, which takes no hooks, as wrappers do: "
+                "give it the torch.optim.Optimizer inside."
+            )
         owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
         strangers = [
             name
@@ -67,7 +75,8 @@ class Compensation:
         if strangers:
             raise ConfigError(
                 f'The optimizer does not hold the auxiliary weight of "{strangers[0]}" '
-                f"({len(strangers)} layers in all): build the optimizer after compensate_."
+                f"({len(strangers)} layers in all): build the optimizer after compensate_. Where "
+                "several hold them, call compensation.step() after all have stepped."
             )
         self._followed = optimizer
         optimizer.register_step_post_hook(lambda *_: self.step())
