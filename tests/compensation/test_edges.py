@@ -52,8 +52,6 @@ def test_following_twice_counts_a_step_once():
         model(torch.randn(4, 6)).square().mean().backward()
         optimizer.step()
     assert compensation.steps == 3
-    with pytest.raises(ConfigError, match="follows another optimizer"):
-        compensation.follow(torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_a_plain_model_refuses_what_it_cannot_hold():

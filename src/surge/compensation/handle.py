@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.path import Path
@@ -32,10 +33,11 @@ class Compensation:
         self.every = self._dual[0].options.every if self._dual else 1
         self.steps = 0
         self._followed: torch.optim.Optimizer | None = None
+        self._hook: RemovableHandle | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Let copies follow nobody: torch leaves the hooks of an optimizer out of its copies."""
-        return {**self.__dict__, "_followed": None}
+        return {**self.__dict__, "_followed": None, "_hook": None}
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the auxiliary weights."""
@@ -49,15 +51,10 @@ class Compensation:
         """Renew the scale after every step of ``optimizer``, which must own the auxiliary weights.
 
         Squared norms live as gradients do: they add up until ``zero_grad`` or a step. To follow the
-        same optimizer again changes nothing; a second one is refused.
+        same optimizer again changes nothing; another one, built anew, takes the place of the first.
         """
         if self._followed is optimizer:
             return self
-        if self._followed is not None:
-            raise ConfigError(
-                "This compensation follows another optimizer already; call compensation.step() "
-                "yourself after each step of this one."
-            )
         if not hasattr(optimizer, "_optimizer_step_post_hooks"):
             raise ConfigError(
                 f"follow got a {type(optimizer).__name__}, which takes no hooks, as wrappers do: "
@@ -78,8 +75,10 @@ class Compensation:
                 f"({len(strangers)} layers in all): build the optimizer after compensate_. Where "
                 "several hold them, call compensation.step() after all have stepped."
             )
+        if self._hook is not None:
+            self._hook.remove()
         self._followed = optimizer
-        optimizer.register_step_post_hook(lambda *_: self.step())
+        self._hook = optimizer.register_step_post_hook(lambda *_: self.step())
         optimizer.zero_grad = _before(optimizer.zero_grad, self.reset)  # type: ignore[method-assign]
         return self
 
