@@ -69,6 +69,26 @@ class Wrapper(torch.optim.Optimizer):
         self.inside, self.param_groups = inside, inside.param_groups
 
 
+class Derived(torch.optim.SGD):
+    """An optimizer whose step is more than its base class's."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, Derived])
+def test_a_step_counts_once_however_many_classes_take_part(kind):
+    net, _, compensation = prepared(every=2)  # torch wraps the step of SGD with the first one made
+    optimizer = kind(net.parameters(), lr=0.1)
+    compensation.follow(optimizer)
+    learnt = []
+    for batch in (*BATCHES, *BATCHES):
+        before = compensation.parameters()[0].detach().clone()
+        train(net, optimizer, [batch])
+        learnt.append(not torch.equal(compensation.parameters()[0], before))
+    assert learnt == [True, False] * 3 and compensation.steps == 6
+
+
 def test_follow_refuses_what_takes_no_hooks():
     _, optimizer, compensation = prepared()
     with pytest.raises(ConfigError, match=r"got a Wrapper.*torch.optim.Optimizer inside"):

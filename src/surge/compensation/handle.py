@@ -33,11 +33,12 @@ class Compensation:
         self.every = self._dual[0].options.every if self._dual else 1
         self.steps = 0
         self._followed: torch.optim.Optimizer | None = None
-        self._hook: RemovableHandle | None = None
+        self._hooks: tuple[RemovableHandle, ...] = ()
+        self._stepping = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Let copies follow nobody: torch leaves the hooks of an optimizer out of its copies."""
-        return {**self.__dict__, "_followed": None, "_hook": None}
+        return {**self.__dict__, "_followed": None, "_hooks": ()}
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the auxiliary weights."""
@@ -75,12 +76,24 @@ class Compensation:
                 f"({len(strangers)} layers in all): build the optimizer after compensate_. Where "
                 "several hold them, call compensation.step() after all have stepped."
             )
-        if self._hook is not None:
-            self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
         self._followed = optimizer
-        self._hook = optimizer.register_step_post_hook(lambda *_: self.step())
+        self._hooks = (
+            optimizer.register_step_pre_hook(self._begin_step),
+            optimizer.register_step_post_hook(self._end_step),
+        )
         optimizer.zero_grad = _before(optimizer.zero_grad, self.reset)  # type: ignore[method-assign]
         return self
+
+    def _begin_step(self, *_: Any) -> None:
+        self._stepping = True
+
+    def _end_step(self, *_: Any) -> None:
+        # A step that calls its base class's has all hooks run in both: torch wraps every class.
+        if self._stepping:
+            self._stepping = False
+            self.step()
 
     @property
     def injects(self) -> bool:
