@@ -110,9 +110,9 @@ def test_on_step_refuses_a_weight_that_would_lose_what_it_does(method, make):
 
 
 def test_on_step_goes_on_where_a_method_leaves_the_weight_alone():
-    model = nn.Sequential(BinaryLinear(4, 4, method="adabin"))
+    model = nn.Sequential(BinaryLinear(4, 4, method="dsq"))
     parametrizations.weight_norm(model[0])
     with torch.no_grad():
-        model[0].method.input_distance.fill_(-1)
+        model[0].method.weight_shape.fill_(5)
     on_step(model)
-    assert model[0].method.input_distance > 0
+    assert model[0].method.weight_shape < 1
