@@ -119,6 +119,11 @@ def widened(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def wide_default() -> torch.dtype:
+    """Return torch's default dtype, or float32 where that is a half one."""
+    return torch.promote_types(torch.get_default_dtype(), torch.float32)
+
+
 def row_sums(x: Tensor) -> Tensor:
     """Return the sum of every image, keeping dimensions: of rows first, in the order of memory.
 

@@ -241,6 +241,12 @@ class Method(nn.Module):
         """Return the options of this instance as text for reports."""
         return f"{self.name} ({self.bits[0]}/{self.bits[1]} bit)"
 
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Register a buffer; a scalar has at least float32, whatever torch's default dtype is."""
+        if tensor is not None and tensor.dim() == 0 and tensor.is_floating_point():
+            tensor = functional.widened(tensor)
+        super().register_buffer(name, tensor, persistent)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Method":
         # Scalars are the state of schedules: half precision would move tau, k and t.
         scalars = {n: b for n, b in self.named_buffers(recurse=False) if b.dim() == 0}

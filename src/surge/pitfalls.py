@@ -205,7 +205,7 @@ def _proposed_input(model: Any) -> dict[str, Tensor]:
         size = getattr(model.config, "image_size", 224)
         sizes = (size, size) if isinstance(size, int) else size
         drawn = torch.Generator().manual_seed(0)
-        image = torch.randn(1, model.config.num_channels, *sizes, generator=drawn)
+        image = torch.randn(1, model.config.num_channels, *sizes, generator=drawn, device="cpu")
         return {"pixel_values": image.to(weight)}
     return {name: batch[:1].to(weight.device) for name, batch in model.dummy_inputs.items()}
 

@@ -2,16 +2,19 @@
 
 import copy
 import io
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.utils import prune
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import surge
 from surge.compensation.path import Watch
 from surge.errors import ConfigError, NoLayersMatchedError, SurgeWarning, UnsupportedLayerError
+from tests.nets import assert_same_tensors, cnn
 
 
 class Shared(nn.Module):
@@ -49,8 +52,6 @@ def test_following_twice_counts_a_step_once():
         model(torch.randn(4, 6)).square().mean().backward()
         optimizer.step()
     assert compensation.steps == 3
-    with pytest.raises(ConfigError, match="follows another optimizer"):
-        compensation.follow(torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_a_plain_model_refuses_what_it_cannot_hold():
@@ -228,3 +229,29 @@ def test_a_model_without_values_or_without_gradients_is_refused():
         surge.compensate_(nn.Sequential(*layers).to("meta"))
     with torch.inference_mode(), pytest.raises(ConfigError, match="cannot be trained"):
         surge.compensate_(nn.Sequential(surge.BinaryLinear(4, 4)))
+
+
+class Elsewhere(TorchFunctionMode):
+    """torch.set_default_device("cuda"), without a GPU: a generator of the CPU must say so."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if kwargs.get("generator") is not None:
+            assert str(kwargs.get("device")) == "cpu", func
+        return func(*args, **kwargs)
+
+
+@pytest.mark.parametrize("method", ["recu", "rbnn"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"auxiliary": "pointwise"}, {"noise": True}, {"share": 0.5}],
+    ids=["weight", "pointwise", "noise", "share"],
+)
+def test_what_is_drawn_does_not_depend_on_the_default_device(method, options):
+    states = []
+    for mode in (nullcontext(), Elsewhere()):
+        with mode:
+            model = cnn(method)
+            surge.compensate_(model, **options)
+        states.append(model.state_dict())
+    assert_same_tensors(*states)

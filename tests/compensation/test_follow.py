@@ -62,6 +62,78 @@ def test_follow_takes_any_optimizer_without_auxiliary_weights(auxiliary):
     train(net, optimizer, BATCHES)
 
 
+class Wrapper(torch.optim.Optimizer):
+    """An optimizer around another one, which never runs torch's own constructor."""
+
+    def __init__(self, inside):
+        self.inside, self.param_groups = inside, inside.param_groups
+
+
+class Derived(torch.optim.SGD):
+    """An optimizer whose step is more than its base class's."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, Derived])
+def test_a_step_counts_once_however_many_classes_take_part(kind):
+    net, _, compensation = prepared(every=2)  # torch wraps the step of SGD with the first one made
+    optimizer = kind(net.parameters(), lr=0.1)
+    compensation.follow(optimizer)
+    learnt = []
+    for batch in (*BATCHES, *BATCHES):
+        before = compensation.parameters()[0].detach().clone()
+        train(net, optimizer, [batch])
+        learnt.append(not torch.equal(compensation.parameters()[0], before))
+    assert learnt == [True, False] * 3 and compensation.steps == 6
+
+
+def test_follow_refuses_what_takes_no_hooks():
+    _, optimizer, compensation = prepared()
+    with pytest.raises(ConfigError, match=r"got a Wrapper.*torch.optim.Optimizer inside"):
+        compensation.follow(Wrapper(optimizer))
+    with pytest.raises(ConfigError, match="got a list"):
+        compensation.follow([optimizer])
+    compensation.follow(optimizer)
+
+
+def test_an_optimizer_built_anew_takes_the_place_of_the_first():
+    results = []
+    for rebuilt in (False, True):
+        net, optimizer, compensation = prepared()
+        compensation.follow(optimizer)
+        train(net, optimizer, BATCHES[:1])
+        if rebuilt:
+            first, optimizer = optimizer, torch.optim.SGD(net.parameters(), lr=1)
+            optimizer.load_state_dict(first.state_dict())
+            compensation.follow(optimizer)
+            first.param_groups.clear()
+            first.step()
+        train(net, optimizer, BATCHES[1:])
+        results.append((compensation.scales(), compensation.steps))
+    assert results[1] == results[0]
+
+
+def test_several_optimizers_renew_by_one_explicit_step():
+    results = []
+    for several in (False, True):
+        net, optimizer, compensation = prepared()
+        optimizers = [optimizer]
+        if several:
+            optimizers = [torch.optim.SGD([p], lr=0.1, momentum=0.9) for p in net.parameters()]
+            with pytest.raises(ConfigError, match=r"several hold them.*compensation.step\(\)"):
+                compensation.follow(optimizers[0])
+        for batch in BATCHES:
+            net.zero_grad()
+            loss_of(net, batch).backward()
+            for one in optimizers:
+                one.step()
+            compensation.step()
+        results.append(compensation.scales())
+    assert results[1] == results[0]
+
+
 def test_follow_updates_once_per_optimizer_step():
     net, optimizer, compensation = prepared()
     calls = []

@@ -11,6 +11,7 @@ import surge
 from tests.contract.subjects import assert_all_equal, modes, observe, subject, twin
 from tests.nets import (
     CASES,
+    COMPENSABLE,
     KINDS,
     all_methods,
     assert_same_tensors,
@@ -162,3 +163,26 @@ def test_double_precision_agrees_with_single(method, case):
     double = observe(twin(layer).double(), case.batch().double())
     for name, tensor in single.items():
         torch.testing.assert_close(tensor.double(), double[name].double(), rtol=1e-3, atol=1e-4)
+
+
+@low_precision
+@registered_methods
+def test_a_low_default_dtype_leaves_schedules_and_scales_wide(method, dtype):
+    case, scalars = CASES["linear"], []
+    before = torch.get_default_dtype()
+    for default in (torch.float32, dtype):
+        torch.set_default_dtype(default)
+        try:
+            layer = case.build(method)
+            with torch.no_grad():  # by what every dtype holds exactly
+                layer.weight.copy_(torch.arange(48.0).view_as(layer.weight) / 16 - 1)
+            if method in COMPENSABLE:
+                surge.compensate_(layer, eta=0.01)
+            surge.on_epoch(layer, 3, 10)
+            if method in COMPENSABLE:
+                kept = layer.auxiliary.probes.values()
+                assert {probe.dtype for probe in kept} == {torch.float32}
+        finally:
+            torch.set_default_dtype(before)
+        scalars.append({n: b for n, b in layer.named_buffers() if b.dim() == 0})
+    assert_same_tensors(*scalars)

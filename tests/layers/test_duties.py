@@ -78,6 +78,12 @@ def test_tests_are_no_training():
     assert said(mlp("recu"), without=CALLS, mode=False) == []
 
 
+@torch.no_grad()
+def test_forwards_without_gradients_are_no_training():
+    """Averaged copies (``swa_utils.update_bn``) and teachers run in training mode, too."""
+    assert said(mlp("recu"), without=CALLS) == []
+
+
 def test_few_forwards_say_nothing():
     assert said(mlp("recu"), forwards=4, without=CALLS) == []
 

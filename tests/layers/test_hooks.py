@@ -3,10 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 from torch.utils.checkpoint import checkpoint
 
 import surge
-from surge.errors import ConfigError
+from surge.errors import ConfigError, UnsupportedLayerError
 from surge.layers import BinaryLinear
 from surge.layers.hooks import binary_layers, extra_loss, on_epoch, on_step
 
@@ -96,3 +97,22 @@ def test_schedules_end_where_training_goes_on(method):
 def test_epochs_that_cannot_be_are_refused(epoch, epochs):
     with pytest.raises(ConfigError, match="epochs count from 0"):
         on_epoch(BinaryLinear(4, 4, method="recu"), epoch, epochs)
+
+
+@pytest.mark.parametrize("method", ["bnn", "xnor"])
+@pytest.mark.parametrize("make", [parametrizations.weight_norm, prune.identity])
+def test_on_step_refuses_a_weight_that_would_lose_what_it_does(method, make):
+    model = nn.Sequential(BinaryLinear(4, 4, method=method))
+    arguments = ("weight",) if make is prune.identity else ()
+    make(model[0], *arguments)
+    with pytest.raises(UnsupportedLayerError, match=f'{method} changes the weight of "0".*lost'):
+        on_step(model)
+
+
+def test_on_step_goes_on_where_a_method_leaves_the_weight_alone():
+    model = nn.Sequential(BinaryLinear(4, 4, method="dsq"))
+    parametrizations.weight_norm(model[0])
+    with torch.no_grad():
+        model[0].method.weight_shape.fill_(5)
+    on_step(model)
+    assert model[0].method.weight_shape < 1

@@ -207,7 +207,7 @@ def _left_over(
         order = sorted(range(len(names)), key=lambda place: -seen[names[place]].clipped)
     else:
         generator = torch.Generator().manual_seed(options.seed)
-        order = torch.randperm(len(names), generator=generator).tolist()
+        order = torch.randperm(len(names), generator=generator, device="cpu").tolist()
     return [names[place] for place in sorted(order[kept:])]
 
 

@@ -71,10 +71,10 @@ class AuxiliaryPath(Path):
         first = options.fixed_scale
         initial = initial_scale(shaped) if first in (None, "initial") else float(cast(float, first))
         self.scale.fill_(initial)
-        self.register_buffer("direction", torch.ones((), device=device))
+        self.register_buffer("direction", torch.ones_like(self.scale))
         if options.weight_side:
             self.register_buffer(
-                "weight_scale", torch.full((), initial_scale(layer.weight), device=device)
+                "weight_scale", torch.full_like(self.scale, initial_scale(layer.weight))
             )
             for name in ("weight", "weight_side"):
                 self.probes[name] = torch.zeros_like(layer.weight, requires_grad=True)
@@ -287,8 +287,8 @@ def redraw(source: Tensor, shape: torch.Size, generator: torch.Generator) -> Ten
     values = source.flatten().cpu()
     wanted = shape.numel()
     if wanted == values.numel():
-        chosen = torch.randperm(wanted, generator=generator)
+        chosen = torch.randperm(wanted, generator=generator, device="cpu")
     else:
-        chosen = torch.randint(values.numel(), (wanted,), generator=generator)
+        chosen = torch.randint(values.numel(), (wanted,), generator=generator, device="cpu")
     drawn = values[chosen].view(shape)
     return torch.empty_like(source).copy_(drawn) if shape == source.shape else drawn.to(source)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from surge.compensation.auxiliary import AuxiliaryPath
 from surge.compensation.path import Path
@@ -32,10 +33,12 @@ class Compensation:
         self.every = self._dual[0].options.every if self._dual else 1
         self.steps = 0
         self._followed: torch.optim.Optimizer | None = None
+        self._hooks: tuple[RemovableHandle, ...] = ()
+        self._stepping = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Let copies follow nobody: torch leaves the hooks of an optimizer out of its copies."""
-        return {**self.__dict__, "_followed": None}
+        return {**self.__dict__, "_followed": None, "_hooks": ()}
 
     def parameters(self) -> list[nn.Parameter]:
         """Return the auxiliary weights."""
@@ -49,12 +52,15 @@ class Compensation:
         """Renew the scale after every step of ``optimizer``, which must own the auxiliary weights.
 
         Squared norms live as gradients do: they add up until ``zero_grad`` or a step. To follow the
-        same optimizer again changes nothing; a second one is refused.
+        same optimizer again changes nothing; another one, built anew, takes the place of the first.
         """
         if self._followed is optimizer:
             return self
-        if self._followed is not None:
-            raise ConfigError("This compensation follows another optimizer already.")
+        if not hasattr(optimizer, "_optimizer_step_post_hooks"):
+            raise ConfigError(
+                f"follow got a {type(optimizer).__name__}, which takes no hooks, as wrappers do: "
+                "give it the torch.optim.Optimizer inside."
+            )
         owned = {id(p) for group in optimizer.param_groups for p in group["params"]}
         strangers = [
             name
@@ -67,12 +73,27 @@ class Compensation:
         if strangers:
             raise ConfigError(
                 f'The optimizer does not hold the auxiliary weight of "{strangers[0]}" '
-                f"({len(strangers)} layers in all): build the optimizer after compensate_."
+                f"({len(strangers)} layers in all): build the optimizer after compensate_. Where "
+                "several hold them, call compensation.step() after all have stepped."
             )
+        for hook in self._hooks:
+            hook.remove()
         self._followed = optimizer
-        optimizer.register_step_post_hook(lambda *_: self.step())
+        self._hooks = (
+            optimizer.register_step_pre_hook(self._begin_step),
+            optimizer.register_step_post_hook(self._end_step),
+        )
         optimizer.zero_grad = _before(optimizer.zero_grad, self.reset)  # type: ignore[method-assign]
         return self
+
+    def _begin_step(self, *_: Any) -> None:
+        self._stepping = True
+
+    def _end_step(self, *_: Any) -> None:
+        # A step that calls its base class's has all hooks run in both: torch wraps every class.
+        if self._stepping:
+            self._stepping = False
+            self.step()
 
     @property
     def injects(self) -> bool:

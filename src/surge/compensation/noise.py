@@ -66,7 +66,7 @@ class Source(nn.Module):
     def __init__(self, generator: torch.Generator, device: torch.device) -> None:
         """Draw the key."""
         super().__init__()
-        key = torch.randint(2**BITS, (3,), generator=generator)
+        key = torch.randint(2**BITS, (3,), generator=generator, device="cpu")
         self.register_buffer("key", key.to(device))
         self.register_buffer("draws", torch.zeros((), dtype=torch.int64, device=device))
 

@@ -10,6 +10,7 @@ from surge.compensation.dual_path import squared_norm
 from surge.compensation.options import PathOptions
 from surge.compensation.scaler import cosine_decay
 from surge.errors import SurgeWarning
+from surge.functional import wide_default
 from surge.layers.base import Auxiliary, BinaryLayer
 
 
@@ -53,12 +54,11 @@ class Path(Auxiliary):
         """Place the state on the layer's device."""
         super().__init__()
         self.options = options
-        device = layer.weight.device
-        self.register_buffer("scale", torch.zeros((), device=device))
-        self.register_buffer("eta", torch.full((), float(options.eta), device=device))
+        place: Any = {"device": layer.weight.device, "dtype": wide_default()}
+        self.register_buffer("scale", torch.zeros((), **place))
+        self.register_buffer("eta", torch.full((), float(options.eta), **place))
         self.probes = {
-            name: torch.zeros((), device=device, requires_grad=True)
-            for name in ("main", "auxiliary")
+            name: torch.zeros((), **place, requires_grad=True) for name in ("main", "auxiliary")
         }
 
     def squares(self, name: str) -> Tensor:

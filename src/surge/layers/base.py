@@ -88,10 +88,11 @@ class BinaryLayer(nn.Module):
     def forward(self, input: Tensor) -> Tensor:  # torch's name, for calls by keyword
         """Binarise, multiply, scale; the auxiliary path acts only where a gradient will flow."""
         path = self.auxiliary
-        if self.training and not torch.compiler.is_compiling() and self.duties.missed:
+        learns = self.training and torch.is_grad_enabled()
+        if learns and not torch.compiler.is_compiling() and self.duties.missed:
             self.duties.count()
         y: Tensor
-        if path is not None and self.training and torch.is_grad_enabled() and input.requires_grad:
+        if path is not None and learns and input.requires_grad:
             y = path(self, input)
         else:
             y = self.respond(self.method.prepare_input(input))

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from surge.errors import ConfigError
+from surge.errors import ConfigError, UnsupportedLayerError
 from surge.layers.base import BinaryLayer
+from surge.method import Method
 
 
 def binary_layers(model: nn.Module) -> Iterator[tuple[str, BinaryLayer]]:
@@ -36,9 +37,25 @@ def on_epoch(model: nn.Module, epoch: int, epochs: int) -> None:
 
 def on_step(model: nn.Module) -> None:
     """Let methods act on their latent weights after an optimizer step (BNN clamps them)."""
-    for _, layer in binary_layers(model):
+    for name, layer in binary_layers(model):
         layer.duties.done("on_step")
-        layer.method.on_step(layer.weight)
+        weight = layer.weight
+        if isinstance(weight, nn.Parameter):
+            layer.method.on_step(weight)
+        else:
+            _act_on_made(name, layer.method, weight)
+
+
+def _act_on_made(name: str, method: Method, weight: Tensor) -> None:
+    """Let a method act where the weight is made anew in every forward, or say that it cannot."""
+    before = weight._version
+    method.on_step(weight)  # type: ignore[arg-type]
+    if weight._version != before:
+        raise UnsupportedLayerError(
+            f'on_step: {method.name} changes the weight of "{name}" after a step, which pruning or '
+            "a parametrization makes anew in every forward, so that this would be lost; make it "
+            "a plain parameter first (prune.remove, parametrize.remove_parametrizations)."
+        )
 
 
 def extra_loss(model: nn.Module) -> Tensor | float:

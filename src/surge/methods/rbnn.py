@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from surge.functional import operator, save_inputs, sign, unit_variance, widened
+from surge.functional import operator, save_inputs, sign, unit_variance, wide_default, widened
 from surge.method import Geometry, mean_magnitude, register_method, standardize
 from surge.methods.irnet import Sharpening
 
@@ -42,7 +42,8 @@ def most_square(n: int) -> tuple[int, int]:
 
 def random_rotation(size: int, seed: int) -> Tensor:
     """Return a random orthogonal matrix without touching torch's own stream of numbers."""
-    drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(size, size, generator=generator, device="cpu", dtype=wide_default())
     q, r = torch.linalg.qr(drawn)
     rotation: Tensor = q * r.diagonal().sign()
     return rotation
