@@ -18,6 +18,7 @@ from surge.method import list_methods
 from surge.models import cnn_digits
 from surge.study import site
 from surge.study.findings import claims, findings
+from surge.study.published import variant_table
 from tests.berts import save_tiny, tiny_bert, tokens, write_task
 from tests.runtime.building import import_engine
 
@@ -191,4 +192,4 @@ def test_gallery_and_api_name_everything():
     assert all(f"\n## {name}\n" in text for name in list_methods())
     assert all(f"\n## {name}\n" in site.api() for name in surge.__all__)
     assert "`cifar10-resnet20-recu-surge`" in site.recipe_table()
-    assert "| tied | `eta=0.2, auxiliary='tied', decay='cosine'` |" in site.variant_table()
+    assert "| tied | `eta=0.2, auxiliary='tied', decay='cosine'` |" in variant_table.section(ROOT)

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import surge
-from surge.compensation.options import PathOptions
 from surge.errors import ConfigError
 from surge.method import get_method, list_methods
 from surge.recipes import get_recipe, list_recipes
-from surge.recipes.variants import VARIANTS
 from surge.study import curves, figures
 from surge.study.about import bits_of, formulas_of, one_line
 
@@ -105,17 +103,6 @@ def recipe_table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def variant_table() -> str:
-    """Return all variants of SURGE, each with the settings in which it differs."""
-    lines = ["| variant | settings |", "| --- | --- |"]
-    for name, options in VARIANTS.items():
-        changed = {k: v for k, v in vars(options).items() if v != getattr(PathOptions, k)}
-        if name:
-            settings = ", ".join(f"{key}={value!r}" for key, value in changed.items())
-            lines.append(f"| {name} | `{settings}` |")
-    return "\n".join(lines) + "\n"
-
-
 def api() -> str:
     """Return the signature and docstring of every public name."""
     parts = ["# API\n\nWhat `import surge` offers. Everything else is an implementation detail.\n"]
@@ -177,7 +164,6 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     'see the engine (`runtime/README.md`)'
     """
     text = markdown.replace("<!-- recipes -->", recipe_table())
-    text = text.replace("<!-- variants -->", variant_table())
 
     def named(found: re.Match[str]) -> str:
         if found[1].strip("/`") == found[2].strip("/"):

@@ -24,7 +24,7 @@ from surge.study.findings import new_seeds, screening, tails
 from surge.study.glue import fixed_time, glue_intervals
 from surge.study.glue.glue_tables import align_section, overhead_section, packed_section
 from surge.study.markers import replaced
-from surge.study.published import less_table, loader_table, methods_figure, scaling
+from surge.study.published import less_table, loader_table, methods_figure, scaling, variant_table
 from surge.study.published.box_table import section as box_section
 from surge.study.published.rest_table import section as rest_section
 from surge.study.published.threads_table import section as threads_section
@@ -148,6 +148,7 @@ PAGES: dict[str, dict[str, Section]] = {
         "new-seeds-cause": new_seeds.cause,
         "doses": new_seeds.doses,
     },
+    "docs/recipes.md": {"variants": variant_table.section},
     "docs/glue.md": {
         "overhead": overhead_section,
         "align": align_section,
