@@ -136,6 +136,23 @@ def differences(mine: Sequence[Result], theirs: Sequence[Result]) -> dict[int, f
     return dict(sorted(found.items()))
 
 
+def against(runs: Mapping[str, Sequence[Result]], others: Mapping[str, str]) -> str:
+    """Return a line per row: accuracy, and its difference to each of some rows, named for heads."""
+    lines = [
+        f"| row | accuracy | {' | '.join(f'minus {name}, 95 %' for name in others)} |",
+        f"| --- |{' ---: |' * (1 + len(others))}",
+    ]
+    for row, mine in runs.items():
+        last = {r.seed: r.last for r in mine}  # the newest run of a seed counts
+        cells = [row, spread_cell(estimate(list(last.values())) if last else None)]
+        cells += [
+            "-" if row == other else difference_cell(paired(mine, runs[other]))
+            for other in others.values()
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def markdown(rows: Sequence[TableRow], more: Mapping[str, Mapping[str, str]] | None = None) -> str:
     """Return the table as Markdown; cells without a result say *open*.
 

@@ -1,6 +1,6 @@
 """Variants tried again with new seeds: those that named them do not count."""
 
-from surge.study.findings.new_seeds import FIRST, cause, doses, losses, variants
+from surge.study.findings.new_seeds import FIRST, cause, losses, variants
 from surge.study.results import append
 from tests.study.stored import result
 
@@ -42,16 +42,3 @@ def test_cause_of_a_loss_counts_new_seeds_alone(tmp_path):
         "| cnn-bonn-surge | 88.50 +- 0.71 | -1.50 [-7.85, +4.85] (2 pairs) | "
         "-0.50 [-6.85, +5.85] (2 pairs) |"
     )
-
-
-def test_large_doses_count_the_seeds_named_for_each_length(tmp_path):
-    rows = {20: (0, 35, 36), 60: (0, 11, 12)}
-    for epochs, seeds in rows.items():
-        for seed in seeds:
-            length = {**ROW, "epochs": epochs}
-            append(tmp_path, result("cnn-bnn", seed, 90.0, **length))
-            append(tmp_path, result("cnn-bnn-surge-tied-eta1", seed, 91.0 + (seed > 1), **length))
-            append(tmp_path, result("cnn-bnn-surge-leaky-eta1", seed, 91.0, **length))
-    found = [line for line in doses(tmp_path).splitlines() if line.startswith("| cnn-bnn-surge-t")]
-    same = "91.50 +- 0.71 | +1.50 [-4.85, +7.85] (2 pairs) | open | +0.50 [-5.85, +6.85] (2 pairs)"
-    assert found == [f"| cnn-bnn-surge-tied-eta1 | {same} |"] * 2

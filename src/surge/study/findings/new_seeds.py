@@ -7,8 +7,7 @@ from pathlib import Path
 from surge.recipes.variants import row_with
 from surge.study import results
 from surge.study.results import Result
-from surge.study.statistics import estimate
-from surge.study.tables import difference_cell, paired, spread_cell
+from surge.study.tables import against, difference_cell, paired
 
 PLAIN = "cnn-recu"
 NAMED = ("tied", "salient")
@@ -19,12 +18,7 @@ FIRST = 12
 LOSSES = {"cnn-bonn": 24, "cnn-dorefa": 24}
 """Rows to which SURGE seemed to cost accuracy, and the seeds that said so."""
 CAUSE = ("cnn-bonn", 24)
-"""The loss that stayed, beside noise of the same norm."""
-UNCLAMPED = "cnn-bnn"
-"""A row in which no clamp keeps inputs in reach of the surrogate."""
-DOSES = {20: (range(36), ("", "eta1", "tied-eta1")), 60: (range(12), ("tied-eta1",))}
-"""What was named for it: epochs, and for each its seeds and variants."""
-DOSE_CONTROLS = ("noise-eta1", "leaky-eta1")
+"""The row that got more new seeds, beside noise of the same norm, and those that named it."""
 
 
 def variants(folder: Path) -> str:
@@ -34,20 +28,10 @@ def variants(folder: Path) -> str:
 
 
 def cause(folder: Path) -> str:
-    """Return the loss that stayed beside noise, over seeds that did not name it."""
+    """Return that row beside noise, over seeds that did not name it."""
     base, count = CAUSE
     stored = [r for r in _stored(folder) if r.seed >= count]
     return _table(stored, base, ("",), ("noise",))
-
-
-def doses(folder: Path) -> str:
-    """Return plain STE with large doses, a table for each length."""
-    tables = []
-    for epochs, (seeds, tried) in DOSES.items():
-        stored = [r for r in _stored(folder) if r.epochs == epochs and r.seed in seeds]
-        table = _table(stored, UNCLAMPED, tried, DOSE_CONTROLS)
-        tables.append(f"After {epochs} epochs:\n\n{table}")
-    return "\n".join(tables)
 
 
 def _stored(folder: Path) -> list[Result]:
@@ -57,23 +41,10 @@ def _stored(folder: Path) -> list[Result]:
 def _table(
     stored: Sequence[Result], plain: str, tried: Sequence[str], controls: Sequence[str]
 ) -> str:
-    """Return a row per variant, in columns what is subtracted."""
+    """Return a row per variant, with its differences to plain training and to controls."""
     names = {variant: row_with(plain, variant) for variant in (*tried, *controls)}
     runs = {row: [r for r in stored if r.row == row] for row in (plain, *names.values())}
-    against = {"plain": plain, **{control: names[control] for control in controls}}
-    lines = [
-        f"| row | accuracy | {' | '.join(f'minus {name}, 95 %' for name in against)} |",
-        f"| --- |{' ---: |' * (1 + len(against))}",
-    ]
-    for row, mine in runs.items():
-        last = {r.seed: r.last for r in mine}  # the newest run of a seed counts
-        cells = [row, spread_cell(estimate(list(last.values())) if last else None)]
-        cells += [
-            "-" if row == theirs else difference_cell(paired(mine, runs[theirs]))
-            for theirs in against.values()
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    return against(runs, {"plain": plain, **{control: names[control] for control in controls}})
 
 
 def losses(folder: Path) -> str:

@@ -20,7 +20,7 @@ from surge.study.bench import (
     speed_table,
     step_profile,
 )
-from surge.study.findings import new_seeds, screening, tails
+from surge.study.findings import large_doses, new_seeds, screening, tails
 from surge.study.glue import fixed_time, glue_intervals
 from surge.study.glue.glue_tables import align_section, overhead_section, packed_section
 from surge.study.markers import replaced
@@ -146,7 +146,7 @@ PAGES: dict[str, dict[str, Section]] = {
         "new-seeds": new_seeds.variants,
         "new-seeds-losses": new_seeds.losses,
         "new-seeds-cause": new_seeds.cause,
-        "doses": new_seeds.doses,
+        "large-doses": large_doses.section,
     },
     "docs/recipes.md": {"variants": variant_table.section},
     "docs/glue.md": {

@@ -1,0 +1,50 @@
+"""Plain STE with large doses of SURGE on digits, beside controls and at other learning rates."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from surge.recipes.variants import row_with
+from surge.study import results
+from surge.study.results import Result
+from surge.study.tables import against
+
+PLAIN = "cnn-bnn"
+CONTROLS = ("noise-eta1", "leaky-eta1")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What was named before it ran."""
+
+    title: str
+    epochs: int
+    seeds: int
+    variants: tuple[str, ...]
+    setting: str = ""
+    faster: str = ""
+    """Another setting, in which plain training is one more control."""
+
+
+TRIALS = (
+    Trial("20 epochs, as the recipe has it", 20, 36, ("", "eta1", "tied-eta1"), faster="lr=0.1"),
+    Trial("60 epochs", 60, 12, ("tied-eta1",)),
+    Trial("20 epochs with a rate of 1.6", 20, 36, ("", "eta1"), setting="lr=1.6"),
+)
+
+
+def section(folder: Path) -> str:
+    """Return a table for each trial."""
+    stored = results.read(folder, "digits")
+    return "\n".join(f"{trial.title}:\n\n{_table(trial, stored)}" for trial in TRIALS)
+
+
+def _table(trial: Trial, stored: list[Result]) -> str:
+    def runs(row: str, setting: str) -> list[Result]:
+        known = [r for r in stored if r.row == row and r.setting == setting]
+        return [r for r in known if r.epochs == trial.epochs and r.seed < trial.seeds]
+
+    names = {variant: row_with(PLAIN, variant) for variant in (*trial.variants, *CONTROLS)}
+    found = {row: runs(row, trial.setting) for row in (PLAIN, *names.values())}
+    if trial.faster:
+        found[f"{PLAIN}, {trial.faster}"] = runs(PLAIN, trial.faster)
+    return against(found, {"plain": PLAIN, **{control: names[control] for control in CONTROLS}})
