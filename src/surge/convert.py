@@ -134,23 +134,16 @@ def binarize_(
         raise NoLayersMatchedError(
             "binarize_ found no Conv1d, Conv2d, Linear or Embedding in this model."
         )
-    chosen_only, chosen_skip = as_patterns(only, "only"), as_patterns(skip, "skip")
-    require_each_matches(chosen_only, [*names, *products], "only")
-    require_each_matches(chosen_skip, [*names, *products], "skip")
     words = {n: v for n in names if whole and (v := bert.embedding_verdict(n)) is not None}
     verdicts = {n: verdict_on(model, n, layers[n], embeddings or n in words) for n in names}
     verdicts |= {n: v for n, v in words.items() if verdicts[n] == "binary"}
     verdicts |= dict.fromkeys(products, "binary")
-    for name in verdicts:
-        if only is not None and not matches(name, chosen_only):
-            verdicts[name] = "float: not in only="
-        elif matches(name, chosen_skip):
-            verdicts[name] = "float: in skip="
+    _leave_out(verdicts, only, skip)
     ends = ((keep_first, known[0], "first"), (keep_last, known[-1], "last"))
     for keep, name, place in ends:
         if keep and verdicts[name] in ("binary", LAZY) and name not in words:
             verdicts[name] = f"float: {place} layer"
-    _require_choice(verdicts, chosen_only)
+    _require_choice(verdicts, as_patterns(only, "only"))
     chosen = [name for name in names if verdicts[name] == "binary"]
     risks = pitfalls.find(model, set(chosen), example_input)
     rows = tuple(
@@ -177,6 +170,18 @@ def binarize_(
         _revert(before)
         raise
     return BinarizeReport(method, rows, tuple(found), risks.remark)
+
+
+def _leave_out(verdicts: dict[str, str], only: Patterns | None, skip: Patterns) -> None:
+    """Note what patterns leave out; each must match something."""
+    wanted, unwanted = as_patterns(only, "only"), as_patterns(skip, "skip")
+    require_each_matches(wanted, list(verdicts), "only")
+    require_each_matches(unwanted, list(verdicts), "skip")
+    for name in verdicts:
+        if only is not None and not matches(name, wanted):
+            verdicts[name] = "float: not in only="
+        elif matches(name, unwanted):
+            verdicts[name] = "float: in skip="
 
 
 def _wants_transformer(model: nn.Module, method: type[Method], wanted: bool | None) -> bool:

@@ -266,14 +266,7 @@ def prepare_in(
         )
     for sentence in trainer.task.remarks(sets):
         note(sentence)
-    if world.any(folder.begun, device):
-        for sentence in trainer.resume():
-            note(sentence, "yellow")
-        note(f"continuing after epoch {trainer.epoch}")
-    elif world.leads:
-        if folder.metrics():
-            note("no checkpoint was written yet: beginning again", "yellow")
-        folder.keep_metrics(0)  # of epochs whose state was never saved
+    _go_on(trainer, note)
     show = epoch_lines(console, recipe.train.epochs, recipe.metric, label)
 
     def train() -> Outcome:
@@ -290,6 +283,19 @@ def prepare_in(
             return trainer.run(on_row, step_lines(console, label))
 
     return train
+
+
+def _go_on(trainer: Trainer, note: Callable[..., None]) -> None:
+    """Take the newest checkpoint, if a process of the run finds one; forget epochs without one."""
+    folder = trainer.folder
+    if trainer.world.any(folder.begun, trainer.device):
+        for sentence in trainer.resume():
+            note(sentence, "yellow")
+        note(f"continuing after epoch {trainer.epoch}")
+    elif trainer.world.leads:
+        if folder.metrics():
+            note("no checkpoint was written yet: beginning again", "yellow")
+        folder.keep_metrics(0)  # of epochs whose state was never saved
 
 
 def note_shared(folder: RunFolder, environment: dict[str, Any], number: int) -> None:

@@ -88,10 +88,7 @@ class Trainer:
             )
         if synced:
             synchronize_norms_(self.parts.model)
-        # All ranks take the levels of elastic methods from the whole first batch.
-        if any(elastic_parts(self.parts.model)):
-            first = self.train_loader.plan(0).part(0, self.train_loader.batch_size)
-            initialize_(self.parts.model, self.train_loader.fetch(first)[0])
+        self._set_levels()
         self.train_step = TrainStep(
             self.parts,
             wrapped(self.parts.model, self.world, device, compiled=self.mode.compiled),
@@ -108,11 +105,8 @@ class Trainer:
         if self.mode.captured:
             self.step = Captured(self.train_step, self.train_step.state)
             self.test = Captured(self.test_step, lambda: [self.test_step.sums.values])
-        self.meter: DoseMeter | None = None
         # Synchronised norms would wait for the other ranks, which take no part in measuring.
-        measurable = task.measurable and not synced
-        if self.parts.compensation is not None and self.world.leads and measurable:
-            self.meter = DoseMeter(self.parts.model, self.parts.compensation, example.to(device))
+        self.meter = None if synced else self._make_meter(example.to(device))
         self.recorder = make_recorder(self, synced=synced)
         self.guide = make_guide(self)
         self.epoch, self.seconds, self.rate = 0, 0.0, 0.0
@@ -122,6 +116,19 @@ class Trainer:
         self.best, self.best_epoch, self.last = -math.inf, -1, math.nan
         self.scores: dict[str, float] = {}
         self.best_scores: dict[str, float] = {}
+
+    def _set_levels(self) -> None:
+        """Take the levels of elastic methods from the whole first batch, on all ranks."""
+        model, loader = self.parts.model, self.train_loader
+        if any(elastic_parts(model)):
+            first = loader.plan(0).part(0, loader.batch_size)
+            initialize_(model, loader.fetch(first)[0])
+
+    def _make_meter(self, example: Any) -> DoseMeter | None:
+        compensation = self.parts.compensation
+        if compensation is None or not self.world.leads or not self.task.measurable:
+            return None
+        return DoseMeter(self.parts.model, compensation, example)
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint; return a sentence for each damaged one."""
