@@ -55,6 +55,16 @@ def test_options_of_a_command_count_like_names():
     assert fixed.references == {sweeps.AGS: {0: 81.0}}
 
 
+def test_a_curve_with_another_setting_is_held_against_plain_runs_with_it():
+    changed = {"overrides": {"lr": 1.6}}
+    held = [
+        *(result("resnet20-recu", last=80.0), result("resnet20-recu", last=90.0, **changed)),
+        *(result(ROW, last=91.0, **changed), result(f"{ROW}-eta0.1", last=92.0, **changed)),
+    ]
+    (curve,) = sweeps.curves(held, "eta").values()
+    assert curve.references == {sweeps.WITHOUT: {0: 90.0}}
+
+
 @pytest.mark.parametrize(
     "other", [{"epochs": 20}, {"data": "cifar10, held out"}, {"precision": "fp32"}]
 )

@@ -85,8 +85,9 @@ def curves(results: Sequence[Result], key: str) -> dict[Where, Curve]:
             curve.references.setdefault(AGS, {})[result.seed] = result.last
     for result in results:
         for (row, *shared), curve in found.items():
-            plain = (row.partition("-surge")[0], *shared)
-            if (row_of(result), *_shared(result)) == plain:
+            name, space, changed = row.partition(" ")
+            plain = f"{name.partition('-surge')[0]}{space}{changed}"
+            if (row_of(result), *_shared(result)) == (plain, *shared):
                 curve.references.setdefault(WITHOUT, {})[result.seed] = result.last
     least = 2 if key == "eta" else 1
     return {where: _alike(curve) for where, curve in found.items() if len(curve.points) >= least}

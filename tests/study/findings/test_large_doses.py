@@ -1,6 +1,6 @@
 """Tables of plain STE with large doses."""
 
-from surge.study.findings.large_doses import TRIALS, section
+from surge.study.findings.large_doses import EXPLORED, TRIALS, explored, section
 from surge.study.results import append
 from tests.study.stored import result
 
@@ -35,3 +35,15 @@ def test_a_larger_rate_of_plain_training_is_a_control_of_its_own(tmp_path):
     assert lines[-1].startswith(
         "| cnn-bnn, lr=0.1 | 94.00 +- 1.00 | +4.00 [+1.52, +6.48] (3 pairs) |"
     )
+
+
+def test_explored_rates_and_forms_are_those_of_the_seeds_that_named_them(tmp_path):
+    kind = {**ROW, "epochs": 20}
+    for seed, last in ((EXPLORED[0], 90.0), (EXPLORED[-1], 92.0), (EXPLORED[0] - 1, 10.0)):
+        append(tmp_path, result("cnn-bnn-surge-eta0.3", seed, last, **kind))
+        append(tmp_path, result("cnn-bnn", seed, last + 5, **kind, overrides={"lr": 1.6}))
+        append(tmp_path, result("cnn-recu", seed, last, **kind))
+    assert explored(tmp_path).splitlines()[2:] == [
+        "| cnn-bnn-surge-eta0.3 | 0.05 | 91.00 +- 1.41 |",
+        "| cnn-bnn | 1.6 | 96.00 +- 1.41 |",
+    ]

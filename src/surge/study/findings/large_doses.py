@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from surge.recipes import get_recipe
 from surge.recipes.variants import row_with
 from surge.study import results
 from surge.study.results import Result
-from surge.study.tables import against
+from surge.study.statistics import estimate
+from surge.study.tables import against, spread_cell
 
 PLAIN = "cnn-bnn"
 CONTROLS = ("noise-eta1", "leaky-eta1")
@@ -30,6 +32,24 @@ TRIALS = (
     Trial("60 epochs", 60, 12, ("tied-eta1",)),
     Trial("20 epochs with a rate of 1.6", 20, 36, ("", "eta1"), setting="lr=1.6"),
 )
+EXPLORED = range(200, 206)
+"""Seeds that said what to try, and count nowhere else here."""
+
+
+def explored(folder: Path) -> str:
+    """Return plain STE by learning rate, and at its own rate by form and dose of SURGE."""
+    stored = [r for r in results.read(folder, "digits") if r.seed in EXPLORED]
+    lines = ["| row | rate | accuracy |", "| --- | ---: | ---: |"]
+    found: dict[tuple[float, str], dict[int, float]] = {}
+    for r in stored:
+        if r.row.startswith(PLAIN):
+            rate = float(r.overrides.get("lr", get_recipe(f"digits-{PLAIN}").train.lr))
+            found.setdefault((rate, r.row), {})[r.seed] = r.last
+    lines += [
+        f"| {row} | {rate:g} | {spread_cell(estimate(list(seeds.values())))} |"
+        for (rate, row), seeds in sorted(found.items())
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def section(folder: Path) -> str:

@@ -146,6 +146,7 @@ PAGES: dict[str, dict[str, Section]] = {
         "new-seeds": new_seeds.variants,
         "new-seeds-losses": new_seeds.losses,
         "new-seeds-cause": new_seeds.cause,
+        "explored": large_doses.explored,
         "large-doses": large_doses.section,
     },
     "docs/recipes.md": {"variants": variant_table.section},
