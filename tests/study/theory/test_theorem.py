@@ -223,7 +223,7 @@ def test_figures_leave_matplotlib_settings_alone():
 
 def test_figures_name_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install surge-bnn\[demo\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'surge-bnn\[demo\]'"):
         theorem.draw(study())
 
 
