@@ -5,8 +5,8 @@ import csv
 import pytest
 
 from surge.cli import main
-from surge.cli.methods import one_line
 from surge.method import Method, get_method, list_methods
+from surge.study.about import one_line
 
 
 def test_list_names_every_method_with_bits_line_and_reference(capsys, monkeypatch):

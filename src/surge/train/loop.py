@@ -106,7 +106,7 @@ class Trainer:
             self.step = Captured(self.train_step, self.train_step.state)
             self.test = Captured(self.test_step, lambda: [self.test_step.sums.values])
         # Synchronised norms would wait for the other ranks, which take no part in measuring.
-        self.meter = None if synced else self._make_meter(example.to(device))
+        self.meter = None if synced else self._make_meter(example)
         self.recorder = make_recorder(self, synced=synced)
         self.guide = make_guide(self)
         self.epoch, self.seconds, self.rate = 0, 0.0, 0.0
@@ -128,7 +128,7 @@ class Trainer:
         compensation = self.parts.compensation
         if compensation is None or not self.world.leads or not self.task.measurable:
             return None
-        return DoseMeter(self.parts.model, compensation, example)
+        return DoseMeter(self.parts.model, compensation, example.to(self.device))
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint; return a sentence for each damaged one."""
