@@ -88,8 +88,7 @@ def _check(command: BenchInferCommand) -> None:
     for name in command.network:
         if name not in NETWORKS:
             workload(name)
-    with figures.look():
-        pass  # a missing matplotlib is said now, not after the work
+    figures.require()  # now, not after the work
 
 
 def _check_file(command: BenchInferCommand) -> None:

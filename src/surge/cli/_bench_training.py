@@ -145,8 +145,7 @@ def _check(command: BenchTrainCommand, modes: Sequence[str], device: torch.devic
         training_speed.literal()
     if set(command.variants) == {"literal"} and "eager" not in modes:
         raise ConfigError("The literal form is eager: add --modes eager, or another variant.")
-    with figures.look():
-        pass  # a missing matplotlib is said now, not after the work
+    figures.require()  # now, not after the work
 
 
 def _store(rows: list[Row], command: BenchTrainCommand) -> None:

@@ -37,8 +37,7 @@ def _keep(paths: list[Path], where: Path, console: Console) -> None:
 
 def report(command: ReportCommand, console: Console) -> Path:
     """Write the page, and the figures where they are wanted; return the page's path."""
-    with figures.look():
-        pass  # a missing matplotlib is said now, not after the work
+    figures.require()  # now, not after the work
     if command.out.is_dir():
         raise ConfigError(
             f"--out {command.out} is a folder; name a file, {command.out}/report.html."

@@ -49,8 +49,7 @@ class EvaluateCommand:
             return self._find(console, root)
         if data.length is not None:
             return self._score(console, root)
-        with figures.look():
-            pass  # a missing matplotlib is said now, not after the work
+        figures.require()  # now, not after the work
         found = evaluate_run(self.run_folder, root, choose_device(self.device))
         for note in found.notes:
             say(console, note, style="yellow")

@@ -68,8 +68,7 @@ class TheoremCommand:
         from surge.study.theory import theorem
 
         check_folder(self.out)
-        with figures.look():
-            pass  # a missing matplotlib is said now, not after the work
+        figures.require()  # now, not after the work
         results = theorem.run_study(
             samples=self.samples, dimension=self.dimension, noise=self.noise, seed=self.seed
         )

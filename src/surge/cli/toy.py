@@ -78,8 +78,7 @@ def toy_study(
     from surge.study.theory import toy, toy_claims, toy_figures
 
     check_folder(folder)
-    with figures.look():
-        pass  # a missing matplotlib is said now, not after the work
+    figures.require()  # now, not after the work
     with progress(console, "toy problem", total=len(toy.ARMS)) as advance:
         logs = toy.run_study(options, on_arm=lambda name, _: advance(name))
     claims = toy_claims.judge(logs)

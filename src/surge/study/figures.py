@@ -112,6 +112,12 @@ def look() -> Iterator[None]:
         yield
 
 
+def require() -> None:
+    """Raise MissingDependencyError where nothing could be drawn."""
+    with look():
+        pass
+
+
 def new_figure(
     rows: int = 1, columns: int = 1, *, panel: tuple[float, float] = (3.6, 2.7)
 ) -> tuple[Figure, list[Axes]]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from surge.errors import ConfigError
 from surge.recipes import get_recipe
 from surge.recipes.recipe import Recipe
+from surge.recipes.variants import row_with
 from surge.study.results import Result, data_name, select
 from surge.study.statistics import Estimate, estimate
 
@@ -136,13 +137,25 @@ def differences(mine: Sequence[Result], theirs: Sequence[Result]) -> dict[int, f
     return dict(sorted(found.items()))
 
 
-def against(runs: Mapping[str, Sequence[Result]], others: Mapping[str, str]) -> str:
-    """Return a line per row: accuracy, and its difference to each of some rows, named for heads."""
+def against(
+    stored: Sequence[Result],
+    plain: str,
+    tried: Sequence[str],
+    controls: Sequence[str],
+    more: Mapping[str, Sequence[Result]] | None = None,
+) -> str:
+    """Return a line per row: accuracy, and its difference to plain training and to controls.
+
+    ``tried`` and ``controls`` are variants of SURGE; ``more`` adds lines by the names it gives.
+    """
+    names = {variant: row_with(plain, variant) for variant in (*tried, *controls)}
+    runs = {row: [r for r in stored if r.row == row] for row in (plain, *names.values())}
+    others = {"plain": plain, **{control: names[control] for control in controls}}
     lines = [
         f"| row | accuracy | {' | '.join(f'minus {name}, 95 %' for name in others)} |",
         f"| --- |{' ---: |' * (1 + len(others))}",
     ]
-    for row, mine in runs.items():
+    for row, mine in {**runs, **(more or {})}.items():
         last = {r.seed: r.last for r in mine}  # the newest run of a seed counts
         cells = [row, spread_cell(estimate(list(last.values())) if last else None)]
         cells += [

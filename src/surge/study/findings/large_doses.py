@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from surge.recipes import get_recipe
-from surge.recipes.variants import row_with
 from surge.study import results
 from surge.study.results import Result
 from surge.study.statistics import estimate
@@ -59,12 +58,8 @@ def section(folder: Path) -> str:
 
 
 def _table(trial: Trial, stored: list[Result]) -> str:
-    def runs(row: str, setting: str) -> list[Result]:
-        known = [r for r in stored if r.row == row and r.setting == setting]
-        return [r for r in known if r.epochs == trial.epochs and r.seed < trial.seeds]
-
-    names = {variant: row_with(PLAIN, variant) for variant in (*trial.variants, *CONTROLS)}
-    found = {row: runs(row, trial.setting) for row in (PLAIN, *names.values())}
-    if trial.faster:
-        found[f"{PLAIN}, {trial.faster}"] = runs(PLAIN, trial.faster)
-    return against(found, {"plain": PLAIN, **{control: names[control] for control in CONTROLS}})
+    mine = [r for r in stored if r.epochs == trial.epochs and r.seed < trial.seeds]
+    own = [r for r in mine if r.setting == trial.setting]
+    faster = [r for r in mine if r.row == PLAIN and r.setting == trial.faster]
+    more = {f"{PLAIN}, {trial.faster}": faster} if trial.faster else {}
+    return against(own, PLAIN, trial.variants, CONTROLS, more)

@@ -1,7 +1,6 @@
 """What stood out on digits, once more with seeds that played no part in naming it."""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from surge.recipes.variants import row_with
@@ -24,27 +23,18 @@ CAUSE = ("cnn-bonn", 24)
 def variants(folder: Path) -> str:
     """Return one row per variant: accuracy, and its difference to plain training and controls."""
     stored = [r for r in _stored(folder) if r.seed >= FIRST]
-    return _table(stored, PLAIN, ("", *NAMED), CONTROLS)
+    return against(stored, PLAIN, ("", *NAMED), CONTROLS)
 
 
 def cause(folder: Path) -> str:
     """Return that row beside noise, over seeds that did not name it."""
     base, count = CAUSE
     stored = [r for r in _stored(folder) if r.seed >= count]
-    return _table(stored, base, ("",), ("noise",))
+    return against(stored, base, ("",), ("noise",))
 
 
 def _stored(folder: Path) -> list[Result]:
     return [r for r in results.read(folder, "digits") if not r.setting]
-
-
-def _table(
-    stored: Sequence[Result], plain: str, tried: Sequence[str], controls: Sequence[str]
-) -> str:
-    """Return a row per variant, with its differences to plain training and to controls."""
-    names = {variant: row_with(plain, variant) for variant in (*tried, *controls)}
-    runs = {row: [r for r in stored if r.row == row] for row in (plain, *names.values())}
-    return against(runs, {"plain": plain, **{control: names[control] for control in controls}})
 
 
 def losses(folder: Path) -> str:
