@@ -99,6 +99,38 @@ def data_dir():
     return folder
 
 
+def having(folder, *names):
+    """The folder of real data, if these sets are in it."""
+    for name in names:
+        if not (folder / name).exists():
+            pytest.skip(f"no real data: {folder / name} does not exist")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def cifar10_dir(data_dir):
+    """The folder of real data, with CIFAR-10."""
+    return having(data_dir, "cifar-10-batches-bin")
+
+
+@pytest.fixture(scope="session")
+def glue_dir(data_dir):
+    """The folder of real data, with GLUE and a BERT."""
+    return having(data_dir, "glue", "bert-minilm-l6")
+
+
+@pytest.fixture(scope="session")
+def imagenette_dir(data_dir):
+    """The folder of real data, with small photographs."""
+    return having(data_dir, "imagenette96")
+
+
+@pytest.fixture(scope="session")
+def voc_dir(data_dir):
+    """The folder of real data, with PASCAL VOC."""
+    return having(data_dir, "VOCdevkit")
+
+
 @pytest.fixture(scope="session")
 def torchvision():
     """The package, read from the folder that keeps it away from lightning and transformers."""

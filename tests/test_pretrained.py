@@ -36,8 +36,8 @@ def test_shipped_file_says_what_it_is(name, engine):
 
 
 @pytest.mark.parametrize("name", [name for name in list_pretrained() if "cifar10" in name])
-def test_shipped_cifar10_file_recognises_real_images(name, engine, data_dir):
-    images = load_cifar10(data_dir, "test")
+def test_shipped_cifar10_file_recognises_real_images(name, engine, cifar10_dir):
+    images = load_cifar10(cifar10_dir, "test")
     some = images.subset(np.arange(0, 10_000, 10))
     path = pretrained_path(name)
     claimed = float(metadata(path)["accuracy"])
@@ -48,9 +48,9 @@ def test_shipped_cifar10_file_recognises_real_images(name, engine, data_dir):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in list_pretrained() if "cifar10" in name])
-def test_shipped_accuracy_is_that_of_all_test_images(name, engine, data_dir):
+def test_shipped_accuracy_is_that_of_all_test_images(name, engine, cifar10_dir):
     path = pretrained_path(name)
-    found = engine_accuracy(path, load_cifar10(data_dir, "test"))
+    found = engine_accuracy(path, load_cifar10(cifar10_dir, "test"))
     assert f"{found:.2f}" == metadata(path)["accuracy"]
 
 

@@ -34,8 +34,10 @@ def answers(capsys, *words):
     return json.loads(capsys.readouterr().out)
 
 
-def test_classify_recognises_test_images_as_the_data_set_says(engine, data_dir, tmp_path, capsys):
-    images = load_cifar10(data_dir, "test").subset(torch.arange(200))
+def test_classify_recognises_test_images_as_the_data_set_says(
+    engine, cifar10_dir, tmp_path, capsys
+):
+    images = load_cifar10(cifar10_dir, "test").subset(torch.arange(200))
     paths = [
         save(tmp_path / f"{index:03d}.png", image.permute(1, 2, 0))
         for index, image in enumerate(images.images)

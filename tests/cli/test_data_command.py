@@ -94,9 +94,9 @@ def test_without_a_network_the_error_says_which_file_to_put_where(tmp_path, caps
     assert f"put it at {tmp_path / 'cifar-10-binary.tar.gz'}" in err
 
 
-def test_complete_data_needs_no_network(data_dir, capsys, offline):
-    assert main(["data", "cifar10", "--data", str(data_dir)]) == 0
-    assert f"CIFAR-10 is complete in {data_dir / BINARY.folder}" in capsys.readouterr().out
+def test_complete_data_needs_no_network(cifar10_dir, capsys, offline):
+    assert main(["data", "cifar10", "--data", str(cifar10_dir)]) == 0
+    assert f"CIFAR-10 is complete in {cifar10_dir / BINARY.folder}" in capsys.readouterr().out
 
 
 def test_mirror_is_asked_and_its_archive_not_pinned(tmp_path, monkeypatch, capsys):

@@ -7,14 +7,14 @@ from surge.data.cifar10 import BINARY, SHA256
 
 
 @pytest.fixture
-def damaged(tmp_path, data_dir):
+def damaged(tmp_path, cifar10_dir):
     """Real CIFAR-10 with one file replaced by what a function makes of its bytes."""
     folder = tmp_path / "sets" / BINARY.folder
     folder.mkdir(parents=True)
 
     def make(change):
         for name in SHA256:
-            (folder / f"{name}.bin").symlink_to(data_dir / BINARY.folder / f"{name}.bin")
+            (folder / f"{name}.bin").symlink_to(cifar10_dir / BINARY.folder / f"{name}.bin")
         spoiled = folder / "data_batch_3.bin"
         content = bytearray(spoiled.read_bytes())
         spoiled.unlink()

@@ -142,8 +142,8 @@ def test_load_cifar10_refuses_an_unknown_split(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def real_train(data_dir):
-    return load_cifar10(data_dir, "train")
+def real_train(cifar10_dir):
+    return load_cifar10(cifar10_dir, "train")
 
 
 def test_real_cifar10_train_has_5000_images_of_each_class(real_train):
@@ -166,8 +166,8 @@ def test_real_cifar10_train_has_the_published_mean_and_deviation(real_train):
         assert spread.item() == pytest.approx(std, abs=1e-7)
 
 
-def test_real_cifar10_test_has_1000_images_of_each_class(data_dir):
-    test = load_cifar10(data_dir, "test")
+def test_real_cifar10_test_has_1000_images_of_each_class(cifar10_dir):
+    test = load_cifar10(cifar10_dir, "test")
     assert torch.bincount(test.labels).tolist() == [1000] * 10
     assert [CLASSES[label] for label in test.labels[:4].tolist()] == [
         "cat",
@@ -183,12 +183,12 @@ def test_real_cifar10_holds_out_500_images_of_each_class(real_train):
     assert torch.bincount(validation.labels).tolist() == [500] * 10
 
 
-def test_real_cifar10_as_pickle_passes_the_same_checksum(data_dir, tmp_path):
-    path = data_dir / "cifar-10-batches-bin" / "test_batch.bin"
+def test_real_cifar10_as_pickle_passes_the_same_checksum(cifar10_dir, tmp_path):
+    path = cifar10_dir / "cifar-10-batches-bin" / "test_batch.bin"
     rows = np.fromfile(path, dtype=np.uint8).reshape(-1, 3073)
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     content = batch_pickle(rows[:, 0].tolist(), rows[:, 1:].tobytes())
     (folder / "test_batch").write_bytes(content)
     test = load_cifar10(tmp_path, "test")
-    assert torch.equal(test.images, load_cifar10(data_dir, "test").images)
+    assert torch.equal(test.images, load_cifar10(cifar10_dir, "test").images)

@@ -17,10 +17,10 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", COUNTS)
-def test_real_files_have_the_official_rows(data_dir, name):
+def test_real_files_have_the_official_rows(glue_dir, name):
     task = get_task(name)
     train, dev, classes = COUNTS[name]
-    read = {part: read_examples(find_file(data_dir, task, part), task) for part in ("train", "dev")}
+    read = {part: read_examples(find_file(glue_dir, task, part), task) for part in ("train", "dev")}
     assert (len(read["train"]), len(read["dev"])) == (train, dev)
     assert read["train"].skipped == 0
     assert all(len(texts) == len(task.sentences) for texts in read["dev"].texts)
@@ -31,15 +31,15 @@ def test_real_files_have_the_official_rows(data_dir, name):
         assert sorted((labels.count(0), labels.count(1)), reverse=True) == classes
 
 
-def test_qnli_dev_is_read(data_dir):
+def test_qnli_dev_is_read(glue_dir):
     task = get_task("qnli")
-    examples = read_examples(find_file(data_dir, task, "dev"), task)
+    examples = read_examples(find_file(glue_dir, task, "dev"), task)
     assert (len(examples), examples.labels.count(0)) == (5463, 2702)
 
 
-def test_mrpc_row_is_what_the_file_says(data_dir):
+def test_mrpc_row_is_what_the_file_says(glue_dir):
     task = get_task("mrpc")
-    examples = read_examples(find_file(data_dir, task, "dev"), task)
+    examples = read_examples(find_file(glue_dir, task, "dev"), task)
     assert examples.texts[0][0].startswith("He said the foodservice pie business doesn 't fit")
     assert examples.labels[:4] == (1, 0, 0, 1)
 

@@ -117,8 +117,8 @@ def test_image_below_the_resolution_is_an_error(tree, request, workers):
     )
 
 
-def test_imagenette_has_its_official_counts(data_dir):
-    train, val = scan_tree(find_tree(data_dir, ("imagenette96",)))
+def test_imagenette_has_its_official_counts(imagenette_dir):
+    train, val = scan_tree(find_tree(imagenette_dir, ("imagenette96",)))
     assert (len(train), len(val), len(train.classes)) == (9469, 3925, 10)
     assert train.classes[0] == "n01440764"
     few = load_pictures(val.first(20), 96)

@@ -120,10 +120,10 @@ def test_a_damaged_annotation_is_named(tmp_path, old, new, message):
         load_voc(tmp_path, "trainval")
 
 
-def test_real_lists_have_the_known_numbers(data_dir):
-    train, test = load_voc(data_dir, "trainval"), load_voc(data_dir, "test", ("2007",))
+def test_real_lists_have_the_known_numbers(voc_dir):
+    train, test = load_voc(voc_dir, "trainval"), load_voc(voc_dir, "test", ("2007",))
     assert (len(train), len(test)) == (3467, 1485)
-    whole = load_voc(data_dir, "voc2007_test_all")
+    whole = load_voc(voc_dir, "voc2007_test_all")
     objects = torch.cat(whole.labels)
     easy = ~torch.cat(whole.difficult)
     assert (len(whole), len(objects), int(easy.sum())) == (4952, 14976, 12032)

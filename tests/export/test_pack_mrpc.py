@@ -36,10 +36,10 @@ def trained(folder, train, *, steps, method="bit"):
 
 
 @pytest.fixture(scope="module")
-def mrpc(data_dir):
-    folder = data_dir / "bert-minilm-l6"
+def mrpc(glue_dir):
+    folder = glue_dir / "bert-minilm-l6"
     task, tokenizer = get_task("mrpc"), Tokenizer(folder)
-    parts = (load_glue(data_dir, task, part, tokenizer, LENGTH) for part in ("train", "dev"))
+    parts = (load_glue(glue_dir, task, part, tokenizer, LENGTH) for part in ("train", "dev"))
     return folder, *parts
 
 

@@ -11,10 +11,10 @@ from tests.export.packing import expected
 
 @pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list_pretrained())
-def test_shipped_file_has_torchs_class_for_every_image(engine, data_dir, name, count):
+def test_shipped_file_has_torchs_class_for_every_image(engine, cifar10_dir, name, count):
     path = pretrained_path(name)
     loaded, network = engine.load(path), workload_of(path).binary
-    images = load_cifar10(data_dir, "test").images[:count]
+    images = load_cifar10(cifar10_dir, "test").images[:count]
     assert len(images) == count
     for pixels in images.split(100):
         x = loaded.preprocess(pixels.permute(0, 2, 3, 1).numpy())

@@ -250,8 +250,8 @@ def test_adabin_losses_on_digits_are_the_stored_ones(tmp_path, row):
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["resnet20-adabin", "resnet20-adabin-surge"])
 @pytest.mark.parametrize("table", ["cifar10", "common"])
-def test_adabin_losses_on_cifar10_are_the_stored_ones(tmp_path, data_dir, table, row):
-    found = losses(f"{table}-{row}", tmp_path, "--data", str(data_dir))
+def test_adabin_losses_on_cifar10_are_the_stored_ones(tmp_path, cifar10_dir, table, row):
+    found = losses(f"{table}-{row}", tmp_path, "--data", str(cifar10_dir))
     assert found == pytest.approx(LOSSES[row], abs=1e-4)
 
 

@@ -20,8 +20,8 @@ NARROW = DetectorSettings(
 @pytest.mark.slow
 @pytest.mark.usefixtures("torchvision")
 @pytest.mark.timeout(1800)
-def test_float_detector_overfits_twenty_photographs(data_dir):
-    files = few_images(load_voc(data_dir, "trainval"))
+def test_float_detector_overfits_twenty_photographs(voc_dir):
+    files = few_images(load_voc(voc_dir, "trainval"))
     assert len(files) == 20
     torch.manual_seed(0)
     assert overfit(float_detector(20, NARROW), files, steps=350, rate=1e-3) > 90

@@ -46,6 +46,6 @@ def test_loss_falls_within_thirty_steps(tmp_path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in list_recipes() if name.startswith("common-")])
-def test_loss_of_the_common_protocol_falls_within_thirty_steps(tmp_path, data_dir, name):
-    rows = train(name, tmp_path, "--limit", "4", "--epochs", "30", "--data", str(data_dir))
+def test_loss_of_the_common_protocol_falls_within_thirty_steps(tmp_path, cifar10_dir, name):
+    rows = train(name, tmp_path, "--limit", "4", "--epochs", "30", "--data", str(cifar10_dir))
     assert rows[-1]["train_loss"] < 0.5 * rows[0]["train_loss"]

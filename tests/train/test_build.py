@@ -42,12 +42,12 @@ def test_limit_takes_the_first_of_each_part():
     assert len(test) == 50
 
 
-def test_cifar10_held_out_needs_no_test_file(tmp_path, data_dir):
+def test_cifar10_held_out_needs_no_test_file(tmp_path, cifar10_dir):
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     for number in range(1, 6):
         name = f"data_batch_{number}.bin"
-        (folder / name).symlink_to(data_dir / "cifar-10-batches-bin" / name)
+        (folder / name).symlink_to(cifar10_dir / "cifar-10-batches-bin" / name)
     train, test = load_sets(DataSpec("cifar10", held_out=True), tmp_path)
     assert (len(train), len(test)) == (45_000, 5_000)
     with pytest.raises(DataNotFoundError, match="test_batch.bin is missing"):

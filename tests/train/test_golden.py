@@ -53,8 +53,8 @@ def test_digits_losses_are_the_stored_ones(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", CIFAR)
-def test_cifar10_losses_are_the_stored_ones(tmp_path, data_dir, name):
-    check(name, tmp_path, "--data", str(data_dir))
+def test_cifar10_losses_are_the_stored_ones(tmp_path, cifar10_dir, name):
+    check(name, tmp_path, "--data", str(cifar10_dir))
 
 
 @pytest.mark.parametrize("name", COMPILED)
@@ -69,16 +69,16 @@ def test_inductor_losses_are_the_stored_ones(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
-def test_all_other_losses_are_the_stored_ones(tmp_path, data_dir, name):
+def test_all_other_losses_are_the_stored_ones(tmp_path, cifar10_dir, name):
     """ResNet-18 and VGG-Small have sums that equal their mean exactly: one processor type only."""
-    check(name, tmp_path, "--data", str(data_dir))
+    check(name, tmp_path, "--data", str(cifar10_dir))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in CIFAR if "surge" in name])
-def test_compiled_cifar10_losses_are_the_stored_ones(tmp_path, data_dir, backend, name):
+def test_compiled_cifar10_losses_are_the_stored_ones(tmp_path, cifar10_dir, backend, name):
     backend("aot_eager")
-    check(name, tmp_path, "--compiled", "True", "--data", str(data_dir))
+    check(name, tmp_path, "--compiled", "True", "--data", str(cifar10_dir))
 
 
 def method_of(name):

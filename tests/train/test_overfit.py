@@ -11,7 +11,7 @@ from surge.train.loop import LoopOptions, Trainer
 from surge.train.run import RunFolder
 
 
-def train_accuracy(folder, data_dir, *, count, shrink=1, device="cpu", **settings):
+def train_accuracy(folder, cifar10_dir, *, count, shrink=1, device="cpu", **settings):
     """Train ResNet-20 with ReCU on the first CIFAR-10 images; return the last train accuracy."""
     recipe = get_recipe("cifar10-resnet20-recu")
     recipe = replace(
@@ -21,7 +21,7 @@ def train_accuracy(folder, data_dir, *, count, shrink=1, device="cpu", **setting
     )
     train, test = (
         replace(s, images=s.images[:, :, ::shrink, ::shrink].contiguous())
-        for s in load_sets(recipe.data, data_dir)
+        for s in load_sets(recipe.data, cifar10_dir)
     )
     sets = (train, test.subset(torch.arange(8)))
     trainer = Trainer(
@@ -38,15 +38,15 @@ def train_accuracy(folder, data_dir, *, count, shrink=1, device="cpu", **setting
     return rows[-1]["train_top1"]
 
 
-def test_32_small_images_are_learnt_by_heart(tmp_path, data_dir):
+def test_32_small_images_are_learnt_by_heart(tmp_path, cifar10_dir):
     """Eighteen binary layers learn slowly: 150 steps, at a quarter of the resolution."""
     settings = {"epochs": 150, "batch": 32, "lr": 0.05}
-    assert train_accuracy(tmp_path, data_dir, count=32, shrink=4, **settings) > 90
+    assert train_accuracy(tmp_path, cifar10_dir, count=32, shrink=4, **settings) > 90
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_512_images_are_learnt_by_heart(tmp_path, data_dir):
+def test_512_images_are_learnt_by_heart(tmp_path, cifar10_dir):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     settings = {"epochs": 110, "batch": 64, "lr": 0.05, "device": device}
-    assert train_accuracy(tmp_path, data_dir, count=512, **settings) > 90
+    assert train_accuracy(tmp_path, cifar10_dir, count=512, **settings) > 90

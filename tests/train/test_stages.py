@@ -24,9 +24,9 @@ SECOND = "imagenette-twostage-reactnet"
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory, data_dir):
+def others(tmp_path_factory, imagenette_dir):
     folder = tmp_path_factory.mktemp("others")
-    train_others(folder, data_dir)
+    train_others(folder, imagenette_dir)
     return folder
 
 
@@ -100,56 +100,56 @@ def told(capsys):
     return lines[0]
 
 
-def test_second_stage_asks_for_its_teacher_and_its_start(tmp_path, data_dir, others, capsys):
+def test_second_stage_asks_for_its_teacher_and_its_start(tmp_path, imagenette_dir, others, capsys):
     teacher = ["--teacher", others / "teacher" / "run"]
-    assert train(SECOND, data=data_dir, out=tmp_path) == 2
+    assert train(SECOND, data=imagenette_dir, out=tmp_path) == 2
     assert "surge train imagenette-resnet34-teacher" in told(capsys)
-    assert train(SECOND, *teacher, data=data_dir, out=tmp_path) == 2
+    assert train(SECOND, *teacher, data=imagenette_dir, out=tmp_path) == 2
     assert "surge train imagenette-twostage-stage1" in told(capsys)
-    assert train("imagenette-onestage-bireal", *teacher, data=data_dir, out=tmp_path) == 2
+    assert train("imagenette-onestage-bireal", *teacher, data=imagenette_dir, out=tmp_path) == 2
     assert "drop --teacher" in told(capsys)
 
 
-def test_foreign_start_is_refused(tmp_path, data_dir, others, capsys):
+def test_foreign_start_is_refused(tmp_path, imagenette_dir, others, capsys):
     words = [SECOND, "--teacher", others / "teacher" / "run", "--start"]
-    assert train(*words, others / "teacher" / "run", data=data_dir, out=tmp_path) == 2
+    assert train(*words, others / "teacher" / "run", data=imagenette_dir, out=tmp_path) == 2
     line = told(capsys)
     assert f"holds {TEACHER}, which is no first stage for {SECOND}" in line
     assert f"surge train {FIRST}" in line
-    assert train(*words, tmp_path, data=data_dir, out=tmp_path) == 2
+    assert train(*words, tmp_path, data=imagenette_dir, out=tmp_path) == 2
     assert "is not the folder of a run" in told(capsys)
     assert not (tmp_path / "run").exists()
 
 
-def test_foreign_teacher_is_refused(tmp_path, data_dir, others, capsys):
+def test_foreign_teacher_is_refused(tmp_path, imagenette_dir, others, capsys):
     words = [FIRST, "--teacher"]
-    assert train(*words, others / "first" / "run", data=data_dir, out=tmp_path) == 2
+    assert train(*words, others / "first" / "run", data=imagenette_dir, out=tmp_path) == 2
     assert f"holds {FIRST}, which is no float teacher" in told(capsys)
     (tmp_path / "junk.pth").write_bytes(b"junk")
-    assert train(*words, tmp_path / "junk.pth", data=data_dir, out=tmp_path) == 2
+    assert train(*words, tmp_path / "junk.pth", data=imagenette_dir, out=tmp_path) == 2
     assert "is not a file of weights" in told(capsys)
     torch.save({"a": torch.zeros(1)}, tmp_path / "other.pth")
-    assert train(*words, tmp_path / "other.pth", data=data_dir, out=tmp_path) == 2
+    assert train(*words, tmp_path / "other.pth", data=imagenette_dir, out=tmp_path) == 2
     assert "holds no ResNet-18 or ResNet-34" in told(capsys)
     torch.save(resnet34(classes=7).state_dict(), tmp_path / "seven.pth")
-    assert train(*words, tmp_path / "seven.pth", data=data_dir, out=tmp_path) == 2
+    assert train(*words, tmp_path / "seven.pth", data=imagenette_dir, out=tmp_path) == 2
     assert "knows 7 classes, the student has 10" in told(capsys)
     assert not (tmp_path / "run").exists()
 
 
-def test_unfinished_first_stage_is_refused(tmp_path, data_dir, others, capsys):
+def test_unfinished_first_stage_is_refused(tmp_path, imagenette_dir, others, capsys):
     words = [FIRST, "--teacher", others / "teacher" / "run", "--budget", "0s"]
-    assert train(*words, data=data_dir, out=tmp_path / "half", epochs=2) == 0
+    assert train(*words, data=imagenette_dir, out=tmp_path / "half", epochs=2) == 0
     capsys.readouterr()
     assert RunFolder(tmp_path / "half" / "run").begun
     again = [SECOND, "--teacher", others / "teacher" / "run", "--start", tmp_path / "half" / "run"]
-    assert train(*again, data=data_dir, out=tmp_path) == 2
+    assert train(*again, data=imagenette_dir, out=tmp_path) == 2
     assert "stopped after epoch 1 of 2. Finish it with: surge train --resume" in told(capsys)
 
 
-def test_held_out_stage_refuses_runs_that_saw_all(tmp_path, data_dir, others, capsys):
+def test_held_out_stage_refuses_runs_that_saw_all(tmp_path, imagenette_dir, others, capsys):
     words = [FIRST, "--teacher", others / "teacher" / "run", "--held-out"]
-    assert train(*words, data=data_dir, out=tmp_path) == 2
+    assert train(*words, data=imagenette_dir, out=tmp_path) == 2
     line = told(capsys)
     assert f"The teacher in {others / 'teacher' / 'run'} was trained on what {FIRST} holds" in line
     # Nobody knows what a file of weights was trained on.
@@ -157,25 +157,25 @@ def test_held_out_stage_refuses_runs_that_saw_all(tmp_path, data_dir, others, ca
         torch.save(resnet34(classes=10).state_dict(), tmp_path / "file.pth")
     taught = ["--teacher", tmp_path / "file.pth", "--held-out"]
     start = ["--start", others / "first" / "run"]
-    assert train(SECOND, *taught, *start, data=data_dir, out=tmp_path) == 2
+    assert train(SECOND, *taught, *start, data=imagenette_dir, out=tmp_path) == 2
     line = told(capsys)
     assert f"The first stage in {others / 'first' / 'run'} was trained on what {SECOND}" in line
     assert "train it with --held-out too." in line
     assert not (tmp_path / "run").exists()
-    assert train(FIRST, *taught, data=data_dir, out=tmp_path) == 0
+    assert train(FIRST, *taught, data=imagenette_dir, out=tmp_path) == 0
 
 
-def test_begun_second_stage_goes_on_without_the_first(tmp_path, data_dir, others):
+def test_begun_second_stage_goes_on_without_the_first(tmp_path, imagenette_dir, others):
     gone = tmp_path / "others"
     shutil.copytree(others, gone)
     given = ["--teacher", others / "teacher" / "run", "--start", gone / "first" / "run"]
     out = tmp_path / "whole"
-    assert train(SECOND, *given, data=data_dir, out=out, epochs=2) == 0
+    assert train(SECOND, *given, data=imagenette_dir, out=out, epochs=2) == 0
     shutil.copytree(out, tmp_path / "part")
     (tmp_path / "part" / "run" / "checkpoints" / "epoch-00002.pt").unlink()
     shutil.rmtree(gone)
     again = tmp_path / "part"
-    assert train("--resume", again / "run", data=data_dir, out=again) == 0
+    assert train("--resume", again / "run", data=imagenette_dir, out=again) == 0
     whole, part = (finished_state(place / "run", "")[1] for place in (out, again))
     assert_same_tensors(part, whole)
 
@@ -189,15 +189,15 @@ def test_layers_chosen_by_saliency_and_detectors_still_need_the_first(others):
         assert for_own_checkpoint(recipe) == recipe
 
 
-def test_trained_second_stage_needs_no_other_run(tmp_path, data_dir, others, capsys):
+def test_trained_second_stage_needs_no_other_run(tmp_path, imagenette_dir, others, capsys):
     gone = tmp_path / "gone"
     shutil.copytree(others, gone)
     given = ["--teacher", gone / "teacher" / "run", "--start", gone / "first" / "run"]
-    assert train(f"{SECOND}-surge", *given, data=data_dir, out=tmp_path) == 0
+    assert train(f"{SECOND}-surge", *given, data=imagenette_dir, out=tmp_path) == 0
     (row,) = metrics(tmp_path)
     shutil.rmtree(gone)
     capsys.readouterr()
-    words = ["evaluate", tmp_path / "run", "--data", data_dir, "--device", "cpu"]
+    words = ["evaluate", tmp_path / "run", "--data", imagenette_dir, "--device", "cpu"]
     with narrow():
         assert main([str(word) for word in words]) == 0
         assert main(["export", str(tmp_path / "run")]) == 0

@@ -1,6 +1,6 @@
 """Variants tried again with new seeds: those that named them do not count."""
 
-from surge.study.findings.new_seeds import FIRST, cause, losses, variants
+from surge.study.findings.new_seeds import FIRST, cause, leads, losses, variants
 from surge.study.results import append
 from tests.study.stored import result
 
@@ -41,4 +41,14 @@ def test_cause_of_a_loss_counts_new_seeds_alone(tmp_path):
     assert lines[3] == (
         "| cnn-bonn-surge | 88.50 +- 0.71 | -1.50 [-7.85, +4.85] (2 pairs) | "
         "-0.50 [-6.85, +5.85] (2 pairs) |"
+    )
+
+
+def test_leads_on_cifar10_are_those_of_the_one_protocol(tmp_path):
+    common = {**ROW, "table": "common", "data": "cifar10, test set"}
+    for seed, gain in ((0, 3.0), (1, 1.0), (2, 2.0)):
+        append(tmp_path, result("resnet20-bnn", seed, 70.0, **common))
+        append(tmp_path, result("resnet20-bnn-surge", seed, 70.0 + gain, **common))
+    assert leads(tmp_path).splitlines()[-1] == (
+        "| resnet20-bnn-surge | +3.00 (1 pair) | +1.50 [-4.85, +7.85] (2 pairs) |"
     )

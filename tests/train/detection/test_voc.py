@@ -32,10 +32,10 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, data_dir, torchvision):
+def runs(tmp_path_factory, voc_dir, torchvision):
     """Every row, each with the runs it begins with, and its losses by name."""
     folder = tmp_path_factory.mktemp("voc")
-    found = {name: losses(name, data_dir, folder) for name in list_recipes("voc")}
+    found = {name: losses(name, voc_dir, folder) for name in list_recipes("voc")}
     return folder, found
 
 
@@ -71,15 +71,15 @@ def test_metrics_and_results_have_both_precisions(runs):
 
 @pytest.mark.parametrize("options", [(), ("--save-steps", "1")])
 @pytest.mark.parametrize("name", ["voc-ida-surge", "voc-lws"])
-def test_resumed_run_ends_bit_for_bit_as_the_whole_one(runs, tmp_path, data_dir, name, options):
+def test_resumed_run_ends_bit_for_bit_as_the_whole_one(runs, tmp_path, voc_dir, name, options):
     words, settings = [name, *others_of(name, runs[0])], {"epochs": 2, "limit": 4}
-    assert train(*words, *options, data=data_dir, out=tmp_path / "a", **settings) == 0
+    assert train(*words, *options, data=voc_dir, out=tmp_path / "a", **settings) == 0
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     checkpoints = tmp_path / "b" / "run" / "checkpoints"
     (checkpoints / "epoch-00002.pt").unlink()
     noted = checkpoint.load_newest(checkpoints, name, CPU)[0]["midway"]
     assert (noted is not None) == bool(options)
-    assert train("--resume", tmp_path / "b" / "run", data=data_dir, out=tmp_path / "b") == 0
+    assert train("--resume", tmp_path / "b" / "run", data=voc_dir, out=tmp_path / "b") == 0
     whole, again = (state_of(tmp_path / arm, name) for arm in "ab")
     assert_same_tensors(again["model"], whole["model"])
     assert_same_tensors(again["learned"], whole["learned"])
@@ -129,9 +129,9 @@ def pretrained(tmp_path_factory):
     return path, state
 
 
-def test_pretrained_stem_and_first_layer_stay_as_they_came(pretrained, tmp_path, data_dir):
+def test_pretrained_stem_and_first_layer_stay_as_they_came(pretrained, tmp_path, voc_dir):
     path, state = pretrained
-    assert train("voc-float", "--backbone", path, data=data_dir, out=tmp_path, epochs=2) == 0
+    assert train("voc-float", "--backbone", path, data=voc_dir, out=tmp_path, epochs=2) == 0
     held = state_of(tmp_path, "voc-float")["model"]
     for name, tensor in state.items():
         place = f"backbone.body.{name}"
@@ -143,11 +143,11 @@ def test_pretrained_stem_and_first_layer_stay_as_they_came(pretrained, tmp_path,
     assert not torch.equal(held["backbone.body.layer2.0.bn1.weight"], state["layer2.0.bn1.weight"])
 
 
-def test_surge_is_off_where_nothing_below_learns(runs, pretrained, tmp_path, data_dir):
+def test_surge_is_off_where_nothing_below_learns(runs, pretrained, tmp_path, voc_dir):
     """A frozen first stage needs no gradient, so the first layer behind it has none to repair."""
     name = "voc-backbone-ida-surge"
     words = [name, *others_of(name, runs[0]), "--backbone", pretrained[0]]
-    assert train(*words, data=data_dir, out=tmp_path) == 0
+    assert train(*words, data=voc_dir, out=tmp_path) == 0
     held = state_of(tmp_path, name)["model"]
     paths = {key.partition(".auxiliary.")[0] for key in held if ".auxiliary." in key}
     stages = [
@@ -161,7 +161,7 @@ def test_surge_is_off_where_nothing_below_learns(runs, pretrained, tmp_path, dat
         "--teacher",
         runs[0] / "voc-float" / "run",
     ]
-    assert train(*begun, data=data_dir, out=tmp_path / "second") == 0
+    assert train(*begun, data=voc_dir, out=tmp_path / "second") == 0
     again = state_of(tmp_path / "second", "voc-ida-surge")["model"]
     assert not any(".auxiliary." in key and "stages.0." in key for key in again)
     frozen = [key for key in again if "stages.0." in key]
@@ -184,22 +184,22 @@ def test_surge_is_off_where_nothing_below_learns(runs, pretrained, tmp_path, dat
         (["digits-cnn-recu", "--short"], "has no short form"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path, data_dir, capsys, words, sentence):
-    settings = ["--limit", "2", "--device", "cpu", "--data", str(data_dir)]
+def test_mistakes_are_told_in_a_sentence(tmp_path, voc_dir, capsys, words, sentence):
+    settings = ["--limit", "2", "--device", "cpu", "--data", str(voc_dir)]
     assert main(["train", *words, *settings, "--out", str(tmp_path / "run")]) == 2
     found = capsys.readouterr().err
     assert re.search(sentence, found), found
 
 
-def test_a_run_begins_with_no_other_than_its_own_first_stage(runs, tmp_path, data_dir, capsys):
+def test_a_run_begins_with_no_other_than_its_own_first_stage(runs, tmp_path, voc_dir, capsys):
     wrong = runs[0] / "voc-backbone-lws" / "run"
     words = ["voc-reactnet", "--start", wrong]
-    assert train(*words, data=data_dir, out=tmp_path) == 2
+    assert train(*words, data=voc_dir, out=tmp_path) == 2
     assert (
         "holds voc-backbone-lws, with which voc-reactnet does not begin" in capsys.readouterr().err
     )
     words = ["voc-ida", "--start", runs[0] / "voc-backbone-ida" / "run", "--teacher", wrong]
-    assert train(*words, data=data_dir, out=tmp_path / "other") == 2
+    assert train(*words, data=voc_dir, out=tmp_path / "other") == 2
     assert "which is no float teacher" in capsys.readouterr().err
 
 
@@ -228,11 +228,11 @@ def test_exported_run_is_its_backbone(runs, tmp_path, capsys):
     assert "voc-ida-surge finds boxes" in capsys.readouterr().err
 
 
-def test_evaluate_says_what_the_last_epoch_said(runs, data_dir, capsys):
+def test_evaluate_says_what_the_last_epoch_said(runs, voc_dir, capsys):
     folder = runs[0] / "voc-reactnet"
     with small_detectors():
         assert (
-            main(["evaluate", str(folder / "run"), "--data", str(data_dir), "--device", "cpu"]) == 0
+            main(["evaluate", str(folder / "run"), "--data", str(voc_dir), "--device", "cpu"]) == 0
         )
     printed = capsys.readouterr().out
     row = metrics(folder)[-1]

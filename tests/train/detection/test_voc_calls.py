@@ -19,8 +19,8 @@ WAITS = 12
 
 
 @pytest.fixture(scope="module")
-def counts(torchvision, data_dir, tmp_path_factory):
-    folder, sets = tmp_path_factory.mktemp("calls"), load_few(data_dir)
+def counts(torchvision, voc_dir, tmp_path_factory):
+    folder, sets = tmp_path_factory.mktemp("calls"), load_few(voc_dir)
     return {name: counted(name, sets, folder) for name in MOST}
 
 

@@ -65,9 +65,9 @@ def learned(name, sets, folder, epochs, **others):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_twenty_images_are_learned_by_heart(torchvision, smaller, tmp_path, data_dir):
+def test_twenty_images_are_learned_by_heart(torchvision, smaller, tmp_path, voc_dir):
     spec = replace(get_recipe("voc-float").data, limit=20)
-    images, _ = load_detection_sets(spec, data_dir)
+    images, _ = load_detection_sets(spec, voc_dir)
     sets = (images, images)
     real, precision = learned("voc-float", sets, tmp_path, 140)
     assert precision > 90

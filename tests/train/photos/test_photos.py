@@ -26,15 +26,15 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory, data_dir):
+def others(tmp_path_factory, imagenette_dir):
     folder = tmp_path_factory.mktemp("others")
-    train_others(folder, data_dir)
+    train_others(folder, imagenette_dir)
     return folder
 
 
 @pytest.mark.parametrize("name", GOLDEN)
-def test_losses_are_the_stored_ones(tmp_path, data_dir, others, name):
-    found = losses(name, tmp_path, data_dir, others)
+def test_losses_are_the_stored_ones(tmp_path, imagenette_dir, others, name):
+    found = losses(name, tmp_path, imagenette_dir, others)
     assert found == pytest.approx(GOLDEN[name], abs=1e-4)
 
 
@@ -48,12 +48,12 @@ def test_arms_of_a_pair_start_with_the_same_loss():
 
 
 @pytest.mark.parametrize("name", ["onestage-reactnet-surge", "onestage-rbonn"])
-def test_resumed_run_ends_bit_for_bit_as_the_whole_one(tmp_path, data_dir, name):
+def test_resumed_run_ends_bit_for_bit_as_the_whole_one(tmp_path, imagenette_dir, name):
     recipe = f"imagenette-{name}"
-    assert train(recipe, data=data_dir, out=tmp_path / "a", epochs=3) == 0
+    assert train(recipe, data=imagenette_dir, out=tmp_path / "a", epochs=3) == 0
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "run" / "checkpoints" / "epoch-00003.pt").unlink()
-    assert train("--resume", tmp_path / "b" / "run", data=data_dir, out=tmp_path / "b") == 0
+    assert train("--resume", tmp_path / "b" / "run", data=imagenette_dir, out=tmp_path / "b") == 0
     whole, again = (
         checkpoint.load_newest(tmp_path / arm / "run" / "checkpoints", recipe, CPU)[0]
         for arm in "ab"
@@ -67,8 +67,8 @@ def test_resumed_run_ends_bit_for_bit_as_the_whole_one(tmp_path, data_dir, name)
     assert rows[0] == rows[1]
 
 
-def test_top5_is_reported_and_stored_beside_top1(tmp_path, data_dir):
-    assert train("imagenette-onestage-bireal", data=data_dir, out=tmp_path, limit=20) == 0
+def test_top5_is_reported_and_stored_beside_top1(tmp_path, imagenette_dir):
+    assert train("imagenette-onestage-bireal", data=imagenette_dir, out=tmp_path, limit=20) == 0
     (row,) = metrics(tmp_path)
     assert 0 <= row["test_top1"] <= row["test_top5"] <= 100
     lines = (tmp_path / "results" / "imagenette.jsonl").read_text().splitlines()
@@ -193,11 +193,11 @@ def test_no_data_at_all(tmp_path):
         build.load_sets(get_recipe("imagenette-onestage-bireal").data, tmp_path)
 
 
-def test_evaluate_says_what_the_last_epoch_did(tmp_path, data_dir, capsys):
-    assert train("imagenette-onestage-bireal", data=data_dir, out=tmp_path, limit=30) == 0
+def test_evaluate_says_what_the_last_epoch_did(tmp_path, imagenette_dir, capsys):
+    assert train("imagenette-onestage-bireal", data=imagenette_dir, out=tmp_path, limit=30) == 0
     (row,) = metrics(tmp_path)
     capsys.readouterr()
-    words = ["evaluate", tmp_path / "run", "--data", data_dir, "--device", "cpu"]
+    words = ["evaluate", tmp_path / "run", "--data", imagenette_dir, "--device", "cpu"]
     with narrow():
         assert main([str(word) for word in words]) == 0
     said = f"top-1 {row['test_top1']:.2f} %, top-5 {row['test_top5']:.2f} % on 30 images"

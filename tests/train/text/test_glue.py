@@ -70,16 +70,16 @@ def assert_stored(found):
 
 
 @pytest.mark.parametrize("task", glue_runs.TASKS)
-def test_first_steps_are_the_stored_ones(tmp_path, data_dir, bert, task):
-    found = measured(task, bert, head_of(data_dir, tmp_path / "data", task), tmp_path / "runs")
+def test_first_steps_are_the_stored_ones(tmp_path, glue_dir, bert, task):
+    found = measured(task, bert, head_of(glue_dir, tmp_path / "data", task), tmp_path / "runs")
     assert found.keys() == {name for name in GOLDEN if name.startswith(f"{task}-")}
     assert_stored(found)
 
 
-def test_compiled_first_steps_are_the_stored_ones(tmp_path, data_dir, bert, monkeypatch):
+def test_compiled_first_steps_are_the_stored_ones(tmp_path, glue_dir, bert, monkeypatch):
     torch._dynamo.reset()
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
-    here = head_of(data_dir, tmp_path / "data", "mrpc")
+    here = head_of(glue_dir, tmp_path / "data", "mrpc")
     options = ("--compiled", "True")
     found = measured("mrpc", bert, here, tmp_path / "runs", ("bit-surge",), *options)
     torch._dynamo.reset()
@@ -425,10 +425,10 @@ def test_held_out_scores_are_split_by_their_whole_number(bert, root):
     assert held.labels.unique().numel() == 2
 
 
-def test_64_sentences_are_learnt_by_heart(tmp_path, data_dir, monkeypatch):
+def test_64_sentences_are_learnt_by_heart(tmp_path, glue_dir, monkeypatch):
     """First by a float BERT, then by its binary student."""
     monkeypatch.setattr(glue_runs, "KEPT", 70)
-    here = head_of(data_dir, tmp_path / "data", "sst2")
+    here = head_of(glue_dir, tmp_path / "data", "sst2")
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4}
     model = save_tiny(tmp_path / "bert", **glue_runs.NO_DROPOUT, **sizes)
     last, teacher = {}, None

@@ -1,6 +1,7 @@
 """What stood out on digits, once more with seeds that played no part in naming it."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from surge.recipes.variants import row_with
@@ -16,6 +17,8 @@ FIRST = 12
 """Seeds below this are those that named them."""
 LOSSES = {"cnn-bonn": 24, "cnn-dorefa": 24}
 """Rows to which SURGE seemed to cost accuracy, and the seeds that said so."""
+LEADS = {"resnet20-bonn": 1, "resnet20-bnn": 1}
+"""Rows of *common* to which SURGE seemed to give most, and the seeds that said so."""
 CAUSE = ("cnn-bonn", 24)
 """The row that got more new seeds, beside noise of the same norm, and those that named it."""
 
@@ -39,9 +42,17 @@ def _stored(folder: Path) -> list[Result]:
 
 def losses(folder: Path) -> str:
     """Return SURGE minus its base over the first seeds, which named a row, and over the others."""
-    stored = _stored(folder)
+    return _named(_stored(folder), LOSSES)
+
+
+def leads(folder: Path) -> str:
+    """Return the same of the rows of *common* that stood out."""
+    return _named([r for r in results.read(folder, "common") if not r.setting], LEADS)
+
+
+def _named(stored: Sequence[Result], rows: Mapping[str, int]) -> str:
     lines = ["| row | seeds that named it | new seeds |", "| --- | ---: | ---: |"]
-    for base, count in LOSSES.items():
+    for base, count in rows.items():
         row = row_with(base, "")
         cells = [row]
         for part in (range(count), range(count, sys.maxsize)):

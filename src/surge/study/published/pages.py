@@ -20,7 +20,7 @@ from surge.study.bench import (
     speed_table,
     step_profile,
 )
-from surge.study.findings import large_doses, new_seeds, screening, tails
+from surge.study.findings import large_doses, new_seeds, rounding, screening, tails
 from surge.study.glue import fixed_time, glue_intervals
 from surge.study.glue.glue_tables import align_section, overhead_section, packed_section
 from surge.study.markers import replaced
@@ -141,11 +141,13 @@ PAGES: dict[str, dict[str, Section]] = {
     },
     "docs/findings.md": {
         "tails": tails.section,
+        "rounding": rounding.section,
         "screening": screening.section,
         "confirmed": screening.confirmed,
         "new-seeds": new_seeds.variants,
         "new-seeds-losses": new_seeds.losses,
         "new-seeds-cause": new_seeds.cause,
+        "new-seeds-leads": new_seeds.leads,
         "explored": large_doses.explored,
         "large-doses": large_doses.section,
     },
