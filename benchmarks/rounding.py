@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from surge.cli.export import load_run
 from surge.data import ImageSet
 from surge.errors import ConfigError
+from surge.pretrained import torch_classes
 from surge.train.build import load_sets
 from surge.train.run import git_state, hardware
 
-BATCH = 250
 HALF_STEP = 2.0**-9
 """Rounding to 8 bits changes a number by at most this share of it."""
 
@@ -48,33 +48,19 @@ def random_last_bits(model: nn.Module, seed: int) -> Iterator[None]:
         yield
 
 
-def predictions(model: nn.Module, images: ImageSet) -> Tensor:
-    """Return the classes that a network finds."""
-    mean, std = (
-        torch.tensor(numbers).view(1, -1, 1, 1)
-        for numbers in (images.normalization.mean, images.normalization.std)
-    )
-    found = []
-    with torch.no_grad():
-        for part in torch.split(images.images, BATCH):
-            pixels = (part.float() / images.normalization.maximum - mean) / std
-            found.append(model(pixels).argmax(dim=1))
-    return torch.cat(found)
-
-
 def measure(path: Path, data: Path, draws: int) -> dict[str, object]:
     """Return the line of one run."""
     recipe, model, *_ = load_run(path)
     _, images = load_sets(recipe.data, data)
     if not isinstance(images, ImageSet) or recipe.data.size is not None:
         raise ConfigError(f"{recipe.name} is not tested on whole small images.")
-    exact = predictions(model, images)
+    exact = torch_classes(model, images)
     with torch.autocast("cpu", torch.bfloat16):
-        short = predictions(model, images)
+        short = torch_classes(model, images)
     drawn = []
     for seed in range(draws):
         with random_last_bits(model, seed):
-            drawn.append(predictions(model, images))
+            drawn.append(torch_classes(model, images))
 
     def share(right: Tensor) -> float:
         return round(100 * float(right.float().mean()), 3)
