@@ -7,11 +7,9 @@ import torch
 
 from surge.train.probe.recorder import make_recorder, read_records
 from surge.train.run import RunFolder
-from tests.train.test_gpu import exact, make, state
+from tests.train.test_gpu import make, state
 
-pytestmark = pytest.mark.gpu
-
-__all__ = ["exact"]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("exact")]
 
 
 @pytest.mark.parametrize(
