@@ -36,4 +36,4 @@ def test_a_run_is_measured_and_stored(tmp_path, monkeypatch):
     (line,) = map(json.loads, (tmp_path / "rounding.jsonl").read_text().splitlines())
     assert line["recipe"] == "digits-cnn-recu" and line["images"] > 100
     assert len(line["draws"]) == len(line["other_draws"]) == 2
-    assert abs(line["fp32"] - line["bf16"]) <= line["other_bf16"] < 30
+    assert abs(line["fp32"] - line["bf16"]) < line["other_bf16"] + 0.01 < 30
